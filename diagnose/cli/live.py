@@ -163,12 +163,20 @@ def _require(option: str, *packages: str) -> None:
 
 
 def following(folder: Path, shown: Sequence[Show]) -> AbstractContextManager[None]:
-    """Tell what is to be shown of the logs in a folder, within `with`."""
+    """Tell what is to be shown of the logs in a folder, within `with`.
+
+    Raises a ClickException for settings that are not sound, before the training starts.
+    """
     if not shown:
         return nullcontext()
     from diagnose.live.follow import Following
+    from diagnose.rulekit.settings import SettingsError, rule_set
 
-    return Following(folder, shown, lambda sentence: click.echo(f"diagnose: {sentence}", err=True))
+    try:
+        rules = rule_set(folder)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+    return Following(folder, shown, lambda sentence: click.echo(f"diagnose: {sentence}", err=True), rules)
 
 
 class Lines:

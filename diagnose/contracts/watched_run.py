@@ -87,6 +87,7 @@ class RunBasis(str, Enum):
 
     COMPARED = "compared"  # Other steps of the same run do not take that.
     RULE_OF_THUMB = "rule_of_thumb"  # How much of the time would be left is taken from experience elsewhere.
+    MODELLED = "modelled"  # The model of data loading, with what batches took.
     REPLAYED = "replayed"  # Recorded steps replayed with the fix, for all steps of the run.
     CHOICE = "choice"  # It follows from what would be given up.
     AT_MOST = "at_most"  # Nothing tells how much of the time is needed.

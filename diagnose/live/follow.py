@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 from diagnose import failures
 from diagnose.live.now import RankNow, rank_now
+from diagnose.rulekit.engine import RuleSet
 from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read
 
@@ -45,8 +46,11 @@ class Show(Protocol):
 class Following:
     """Tells all `shows` of the logs in a folder, within `with`."""
 
-    def __init__(self, folder: Path, shows: Sequence[Show], say: Callable[[str], None]) -> None:
-        self._folder, self._shows, self._say = folder, list(shows), say
+    def __init__(
+        self, folder: Path, shows: Sequence[Show], say: Callable[[str], None], rules: RuleSet | None = None
+    ) -> None:
+        """`say` names what fails, once. `rules`: those that are chosen; else all."""
+        self._folder, self._shows, self._say, self._rules = folder, list(shows), say, rules
         self._known: dict[Path, tuple[Signature, RankNow | None]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diagnose-live", daemon=True)
@@ -103,13 +107,13 @@ class Following:
         for path in logs_in(self._folder)[:MOST_RANKS]:
             earlier, _ = self._known.get(path, (None, None))
             if _signature(path) != earlier:
-                found = self._known[path] = _read(path)
+                found = self._known[path] = _read(path, self._rules)
                 grown = grown or found[1] is not None
         known = [one for _, one in self._known.values() if one is not None] if grown else []
         return sorted(known, key=lambda one: one.rank)
 
 
-def _read(path: Path, again: int = AGAIN) -> tuple[Signature, RankNow | None]:
+def _read(path: Path, rules: RuleSet | None = None, again: int = AGAIN) -> tuple[Signature, RankNow | None]:
     """What a log says; None before its beginning is written. With what its files were when it was read."""
     before = _signature(path)
     try:
@@ -117,8 +121,8 @@ def _read(path: Path, again: int = AGAIN) -> tuple[Signature, RankNow | None]:
     except InputError:
         return before, None
     if again and _signature(path)[0] != before[0]:
-        return _read(path, again - 1)
-    return before, rank_now(found)
+        return _read(path, rules, again - 1)
+    return before, rank_now(found, rules)
 
 
 def _signature(path: Path) -> Signature:

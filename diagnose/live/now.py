@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from diagnose.contracts.watched_run import NotFound, RankRun, RunFinding, RunPart
 from diagnose.facts.watched.log import RunFacts, counted, quantile_ns, total
 from diagnose.reports import watched_run
+from diagnose.rulekit.engine import RuleSet
 from diagnose.trace.run_log import RunLog, Window
 from diagnose.trace.units import duration, long_duration, number, share, size, three_digits
 from diagnose.watched.assembly import parts, rank_run
@@ -48,8 +49,8 @@ class RankNow(Struct, frozen=True):
         return self.run.rank
 
 
-def rank_now(log: RunLog) -> RankNow:
-    """What a log says by now."""
+def rank_now(log: RunLog, rules: RuleSet | None = None) -> RankNow:
+    """What a log says by now. Raises RuleError."""
     windows = [window for window in log.windows if window.of("step").count]
     first = now = None
     if windows:
@@ -62,7 +63,7 @@ def rank_now(log: RunLog) -> RankNow:
     step_times = Counter[int]()
     for window in windows:
         step_times.update(dict(window.of("step").buckets))
-    found, others = findings(RunFacts([log]), alone=True)
+    found, others = findings(RunFacts([log]), rules, alone=True)
     return RankNow(
         run=rank_run(log),
         findings=found,

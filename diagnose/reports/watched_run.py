@@ -88,6 +88,7 @@ FIGURES = {
 BASES = {
     RunBasis.COMPARED: "compared with other steps of this run",
     RunBasis.RULE_OF_THUMB: "assumes a typical saving for this fix",
+    RunBasis.MODELLED: "modelled from the time to load a batch",
     RunBasis.REPLAYED: "simulated on recorded steps",
     RunBasis.CHOICE: "proportional to the work skipped",
     RunBasis.AT_MOST: "assumes that half of this time is avoidable",

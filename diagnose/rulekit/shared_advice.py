@@ -27,6 +27,8 @@ from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
 
 MOST_SHOWN = 4  # Names of ops in the evidence.
+CHEAPER_ITEMS = (0.0, 0.5, 0.9)  # Of their time that can go: how much cheaper they can be is not known (our choice).
+CHEAPER_COLLATION = (0.5, 0.9, 0.98)  # Of the script's, which default_collate does as one copy an item (our choice).
 
 
 def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
@@ -220,6 +222,30 @@ def loading_evidence(loading: Loading) -> tuple[Evidence, ...]:
     others = {str(one): ms(step_ns) for one, step_ns in model.table().items() if one != present}
     said.append(Evidence(f"Predicted step with {', '.join(others)} workers: {', '.join(others.values())}."))
     return tuple(said)
+
+
+def set_workers(count: int, present: int) -> Fix:
+    """Instead of those present; their number is not known where it is 0 and there are some."""
+    do = "Load batches in worker processes."
+    do = f"Use {count} workers, if this process has that many free cores." if present else do
+    now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
+    return Fix.of(fixes.LoaderArgument("num_workers", count), do, now)
+
+
+def cheaper_batches(loading: Loading) -> Fix:
+    """What to do about loading that no number of workers hides."""
+    longest = {
+        "items": "Make the dataset's items cheaper, or store them preprocessed: items take most of a batch's time.",
+        "collate": "Make `collate_fn` cheaper: collation takes most of a batch's time.",
+        "": "Make batches cheaper: read, decode and copy less per batch.",
+    }
+    return Fix(longest[loading.most_in], effort=2)
+
+
+def avoidable(loading: Loading) -> tuple[float, ...]:
+    """Shares of making a batch that cheaper items, and cheaper collation, would save: low, likely, high."""
+    share = loading.collating_share
+    return tuple((1 - share) * items + share * own for items, own in zip(CHEAPER_ITEMS, CHEAPER_COLLATION, strict=True))
 
 
 def parts_evidence(loading: Loading) -> tuple[Evidence, ...]:

@@ -45,7 +45,9 @@ from diagnose.rulekit.check import CannotTell, Check, Fires, RuleError, Silent, 
 from diagnose.rulekit.run_advice import PART_NAMES, STANDS_OUT, Shares, cost, costs, saved, sentences, times
 from diagnose.rulekit.shared_advice import (
     attended,
+    avoidable,
     chains_taken,
+    cheaper_batches,
     function_said,
     fusing,
     gave_up,
@@ -56,6 +58,7 @@ from diagnose.rulekit.shared_advice import (
     launched,
     loading_evidence,
     parts_evidence,
+    set_workers,
     torchs_own,
     unsorted,
     updated_at_once,

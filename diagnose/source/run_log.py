@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from diagnose.source.base import InputError
-from diagnose.trace.run_log import COLUMNS, Column, Count, EpochTime, Gauge, OutlierStep, RunLog, Window
+from diagnose.trace.run_log import COLUMNS, Column, Count, EpochTime, Gauge, LoadingLog, OutlierStep, RunLog, Window
 
 MAGIC, HEADER = b"\xd1\xa9", struct.Struct("<2sII")
 VERSION = 1
@@ -82,6 +82,7 @@ class _Open(_Record, frozen=True, tag="open"):
     last: Row
     steps_by: Short | None
     window: _Window
+    loading: LoadingLog | None = None
 
 
 class _End(_Record, frozen=True, tag="end"):
@@ -90,6 +91,7 @@ class _End(_Record, frozen=True, tag="end"):
     last: Row
     steps_by: Short | None
     files: tuple[Short, ...]
+    loading: LoadingLog | None = None
 
 
 _Any = _Begin | _Steps | _Window | _Open | _End
@@ -154,6 +156,7 @@ def read(path: Path) -> RunLog:
         first_steps=tuple(
             _named(begin.columns, row[1:]) for record in records if isinstance(record, _Steps) for row in record.rows
         ),
+        loading=None if latest is None else latest.loading,
     )
 
 

@@ -3,6 +3,7 @@
     900 steps of 20, loader 8, every 50 epoch    # of 20 ms, 8 of which wait for data; each 50th begins an epoch
     100 steps of 20 to 60, every 10 save 400     # rising from 20 to 60 ms; at each 10th a checkpoint takes 400 ms more
     500 steps of 20, memory 1000 to 1300         # MB of resident memory
+    batches made in 30 by 2 workers, 8 cores     # what the recorder measured of the loader
     ---                                          # what follows is another rank
     === 4000                                     # the process was killed; 4 s later another took its place
 
@@ -31,6 +32,8 @@ _TIME = r"(?P<first>\d+(?:\.\d+)?)(?: to (?P<last>\d+(?:\.\d+)?))?"
 _STEPS = re.compile(rf"(?P<count>\d+) steps of {_TIME}")
 _WORD = re.compile(rf"(?:every (?P<every>\d+) )?(?P<name>{'|'.join(Interval._fields)}|memory)(?: {_TIME})?")
 
+_BATCHES = re.compile(r"batches made in (?P<first>\d+(?:\.\d+)?) by (?P<workers>\d+) workers, (?P<cores>\d+) cores")
+
 Step = tuple[Interval, dict[str, float]]  # With figures of the process at its end.
 
 
@@ -43,7 +46,10 @@ def run_of(text: str) -> RunFacts:
             earlier.append(written(Path(folder), _steps(attempt), began_unix_ns=began_ns, ended=False))
             began_ns += earlier[-1].length_ns + 1_000_000 * int(pause_ms)
         ranks = re.split(r"(?m)^ *---.*$", last)
-        logs = [written(Path(folder), _steps(one), at, len(ranks), began_ns) for at, one in enumerate(ranks)]
+        logs = [
+            written(Path(folder), _steps(one), at, len(ranks), began_ns, loading=_loading(one))
+            for at, one in enumerate(ranks)
+        ]
     return RunFacts(logs, earlier)
 
 
@@ -53,7 +59,13 @@ def interval(step: int, **more: int | bool) -> Interval:
 
 
 def written(
-    folder: Path, steps: Iterable[Step], rank: int = 0, world_size: int = 1, began_unix_ns: int = 0, ended: bool = True
+    folder: Path,
+    steps: Iterable[Step],
+    rank: int = 0,
+    world_size: int = 1,
+    began_unix_ns: int = 0,
+    ended: bool = True,
+    loading: list[object] | None = None,
 ) -> RunLog:
     """The log as the recorder writes it."""
     now, made, first = START_NS, Windows(0), interval(START_NS)._replace(ended=START_NS)
@@ -72,14 +84,23 @@ def written(
             made.next()
     records.append(made.record(last=True))
     if ended:
-        records.append(["end", "itself", now, [0] * len(COLUMNS), "optimizer", []])
+        records.append(["end", "itself", now, [0] * len(COLUMNS), "optimizer", [], loading])
     path = folder / f"rank{rank}.watch"
     path.write_bytes(b"".join(map(framed, records)))
     return read(path)
 
 
+def _loading(text: str) -> list[object] | None:
+    """What a line of the drawing says of batches, as in the log; None without one."""
+    if (found := _BATCHES.search(text)) is None:
+        return None
+    loader = {"fetch_ns": _millionths(found, 0.0), "num_workers": int(found["workers"]), "asked": 1}
+    return [loader, 1, int(found["cores"]), 1]
+
+
 def _steps(text: str) -> Iterator[Step]:
-    for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
+    lines = filter(None, (line.partition("#")[0].strip() for line in text.splitlines()))
+    for line in (line for line in lines if not _BATCHES.fullmatch(line)):
         first, *words = line.split(",")
         steps, items = _STEPS.fullmatch(first.strip()), [_WORD.fullmatch(word.strip()) for word in words]
         if steps is None or not all(items):
@@ -100,4 +121,4 @@ def _steps(text: str) -> Iterator[Step]:
 def _millionths(found: re.Match[str], share: float) -> int:
     """The number, or one on the way from the first to the last."""
     first = float(found["first"] or 0)
-    return int(1e6 * (first + share * (float(found["last"] or first) - first)))
+    return int(1e6 * (first + share * (float(found.groupdict().get("last") or first) - first)))

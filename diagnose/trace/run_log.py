@@ -4,6 +4,8 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
+from diagnose.trace.manifest import Loader
+
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]
 Number: TypeAlias = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
@@ -86,6 +88,15 @@ class Window(Struct, frozen=True):
         return self.columns.get(name, Column())
 
 
+class LoadingLog(Struct, frozen=True, array_like=True):
+    """The DataLoader that most steps took their batches from, and what there is to make batches with."""
+
+    loader: Loader
+    steps: Count  # That it fed.
+    cores: Count | None = None  # For each rank of the machine.
+    threads: Count | None = None  # Of torch's ops.
+
+
 class RunLog(Struct, frozen=True):
     """The log of one rank."""
 
@@ -101,3 +112,4 @@ class RunLog(Struct, frozen=True):
     files: tuple[str, ...]  # That the run wrote, relative to its working folder.
     damaged: int  # Places in the file where something could not be read.
     first_steps: tuple[dict[str, int], ...] = ()  # Of the first 100 at most, by column; none of the very first.
+    loading: LoadingLog | None = None  # None without a DataLoader, and in older logs.

@@ -1,7 +1,7 @@
 """What rules find in a run, and in steps that were recorded meanwhile, by what it would save."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import lru_cache, partial
 
 from msgspec.structs import replace
 
@@ -23,17 +23,25 @@ EXPLAINED = 0.7  # Of what a finding costs, the share that the finding costs whi
 WHY = {"outlier_steps": "growing_pauses", "outside": "growing_pauses", "slower_steps": "straggler"}
 """Kinds of findings, and those that may tell them: outliers or pauses get longer, a rank holds up the others."""
 
+WAITS, LOADING = "data_wait", "DL"  # A finding of a run, and how the codes of rules on data loading begin.
+
 Findings = tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]
 """What is found, those first that would save most, and the rules by which nothing is."""
 
 
-_rules = cache(lambda: engine.load(RuleSet(), of_run=True))  # Of this process: a run that goes on is looked at often.
+LEFT_OUT = "excluded by your settings"
+
+_load = lru_cache(maxsize=4)(partial(engine.load, of_run=True))  # A run that goes on is looked at often.
 
 
 def findings(run: RunFacts, rules: RuleSet | None = None, alone: bool = False) -> Findings:
     """By the rules that are chosen; of a rank `alone` by those that look at each. Raises RuleError."""
-    loaded = engine.load(rules, of_run=True) if rules else _rules()
-    return by_rules(run, [one for one in loaded if not (alone and OF_ALL_RANKS.intersection(one.check.needs))])
+    chosen = _load(rules or RuleSet())
+    known = _load(replace(rules, select=(), ignore=())) if rules else chosen
+    names, looks = {one.page.id for one in chosen}, OF_ALL_RANKS if alone else frozenset[str]()
+    asked = [one for one in known if not looks.intersection(one.check.needs)]
+    found, others = by_rules(run, [one for one in asked if one.page.id in names])
+    return found, (*others, *(NotFound(one.page.id, LEFT_OUT) for one in asked if one.page.id not in names))
 
 
 def by_rules(run: RunFacts, loaded: Sequence[LoadedRule]) -> Findings:
@@ -103,7 +111,10 @@ def _together(found: Sequence[RunFinding]) -> list[RunFinding]:
 
 
 def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> WatchedRun:
-    """The run with findings of its recordings, by their names. Of one that several show the largest is told."""
+    """The run with findings of its recordings, by their names. Of one that several show the largest is told.
+
+    Waiting for data is not told once more where a recorded finding says what makes batches late.
+    """
     found = dict[tuple[str, str], RunFinding]()
     for name, diagnosis in diagnoses.items():
         for one in diagnosis.findings:
@@ -114,8 +125,10 @@ def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> Watche
             if key not in found or scaled.saving.likely_ns > found[key].saving.likely_ns:
                 found[key] = scaled
     length_ns = max(one.length_ns for one in run.ranks)
-    kept = [one for one in found.values() if one.saving.high_ns <= length_ns and is_worth(one, length_ns)]
-    return replace(run, findings=ranked((*run.findings, *kept)))
+    sound = {key: one for key, one in found.items() if one.saving.high_ns <= length_ns and is_worth(one, length_ns)}
+    explained_ns = max((one.saving.high_ns for (code, _), one in sound.items() if code.startswith(LOADING)), default=0)
+    of_run = [one for one in run.findings if one.kind != WAITS or explained_ns < EXPLAINED * one.saving.likely_ns]
+    return replace(run, findings=ranked((*of_run, *sound.values())))
 
 
 def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFinding:

@@ -26,13 +26,10 @@ WORTH_SHARE = 0.01  # of the step waiting for batches (our choice)
 IDLE_SHARE = 0.5  # of the fetching time with an idle GPU: otherwise the GPU has enough queued meanwhile
 ANEW = 0.5  # of the batches are the first of an iterator (our choice)
 SAMPLED = 0.5  # of the time until a batch is there, from which on its sampler is what takes it (our choice)
-HIDDEN = 0.5  # of making batches, that workers have to hide: cheaper batches save as much (our choice)
 DEAR = 0.05  # of the step, from which on batches that no worker can take over are to get cheaper (our choice)
 DEAR_NS = 300_000  # of such a batch: one that a worker has made takes as long to hand over at least
 UNKNOWN = 4  # workers are there, where waits have no period that says how many (our choice)
 MORE = Between(1.25, 2.0, 2.0)  # times as fast as now, with twice as many workers
-CHEAPER_ITEMS = (0.0, 0.5, 0.9)  # of their time that can go: how much cheaper they can be is not known (our choice)
-CHEAPER_COLLATION = (0.5, 0.9, 0.98)  # of the script's, which default_collate does as one copy an item (our choice)
 IN_PROCESS = "DataLoader loads in the training process (num_workers=0)"
 KEEP_UP = "DataLoader workers cannot keep up"
 CLOSER = Fix(
@@ -66,7 +63,7 @@ def dataloader_starvation(
         raise Missing("how many cores the training leaves for workers", "Record with diagnose profile.")
     elif loading is None:
         yield of_unknown_workers(fetches, wait, late_ns)
-    elif loading.workers > loading.model.workers and loading.hidden_share >= HIDDEN * bool(here):
+    elif loading.workers_help:
         yield more_workers(fetches, wait, late_ns, loading)
     elif loading.function:
         yield NotApplicable("more workers would not help; one function dominates batch loading")
@@ -155,8 +152,7 @@ def cheaper(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Fi
     """More workers gain nothing: what is left is to make a batch cheaper, or to have more of them ready."""
     model, one = loading.model, loading.loader
     here, count = fetches.in_process, model.workers
-    share = loading.collating_share
-    gone = [(1 - share) * items + share * own for items, own in zip(CHEAPER_ITEMS, CHEAPER_COLLATION, strict=True)]
+    share, gone = loading.collating_share, avoidable(loading)
     if here:
         edit: Edit = Shorten(fetches.ids, Between(*(1 - part for part in gone)))
     elif model.bound(count) is Bound.TRAINING:  # By the model no batch is late.
@@ -190,24 +186,6 @@ def cheaper(fetches: Fetches, wait: Input, late_ns: int, loading: Loading) -> Fi
         host_bound=bool(here),
         phase="loader",
     )
-
-
-def set_workers(count: int, present: int) -> Fix:
-    """Instead of those present; their number is not known where it is 0 and there are some."""
-    do = "Load batches in worker processes."
-    do = f"Use {count} workers, if this process has that many free cores." if present else do
-    now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
-    return Fix.of(fixes.LoaderArgument("num_workers", count), do, now)
-
-
-def cheaper_batches(loading: Loading) -> Fix:
-    """What to do about loading that no number of workers hides."""
-    longest = {
-        "items": "Make the dataset's items cheaper, or store them preprocessed: items take most of a batch's time.",
-        "collate": "Make `collate_fn` cheaper: collation takes most of a batch's time.",
-        "": "Make batches cheaper: read, decode and copy less per batch.",
-    }
-    return Fix(longest[loading.most_in], effort=2)
 
 
 EXAMPLES = [

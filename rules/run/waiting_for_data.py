@@ -12,29 +12,44 @@ Sources
     https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
 """
 
-from diagnose.facts.watched.log import total
-from diagnose.facts.watched.steps import EpochWaits, FirstEpoch, Outliers
+from diagnose.facts.data.loading import Loading
 from diagnose.rulekit.vocabulary import *
 
 
 @run_rule("RU01")
-def waiting_for_data(
-    log: RunLog,
-    first_epoch: FirstEpoch | None = None,
-    epoch_waits: EpochWaits | None = None,
-    outliers: Outliers | None = None,
-) -> Verdicts:
-    first = first_epoch.waiting_ns if first_epoch else 0
-    starts = epoch_waits.lost_ns if epoch_waits else 0
-    long = outliers.excess_ns if outliers and outliers.part == "loader" else 0
-    left = max(total(log.windows, "loader") - first - max(starts, long), 0)
-    said = f"Steps wait {ms(left / max(sum(window.steps for window in log.windows), 1))} on average for their batch"
+def waiting_for_data(log: RunLog, usual_waits_ns: int, loading: Loading | None = None) -> Verdicts:
+    steps = max(sum(window.steps for window in log.windows), 1)
+    wait_ns = usual_waits_ns / steps
+    said = f"Steps wait {ms(wait_ns)} on average for their batch"
+    if loading is None:
+        change = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
+        change += " `diagnose profile` shows how long a batch takes."
+        yield costs(log, usual_waits_ns, said, "Steps wait for data", change, _ready(log), kind="data_wait")
+        return
+    first = Evidence(f"{said}: {cost(usual_waits_ns, log)}.", usual_waits_ns, "ns", primary=True)
+    more = loading.workers_help
+    advised, gone = (loading.workers, (0.0, 0.0, 0.0)) if more else (loading.model.workers, avoidable(loading))
+    fix = set_workers(advised, loading.model.workers) if more else cheaper_batches(loading)
+    change = f"{fix.do} `{fix.after}`" if fix.after else fix.do
+    steps_ns = [one.cheaper(share).step_ns(advised) for one, share in zip(loading.models, gone, strict=True)]
+    low, likely, high = sorted(int(steps * min(max(loading.mean_ns - one, 0.0), wait_ns)) for one in steps_ns)
+    basis = RunBasis.MODELLED if more and loading.explained else RunBasis.RULE_OF_THUMB
+    evidence = (first, *sentences(_ready(log)), *loading_evidence(loading), *parts_evidence(loading))
+    yield RunFinding("Steps wait for data", evidence, RunSaving(low, likely, high, basis), change, "data_wait")
+
+
+def _ready(log: RunLog) -> str:
+    """How many batches lie ready, as a sentence; empty where the run has no workers."""
     looks = [window.gauges["batches_ready"] for window in log.windows if "batches_ready" in window.gauges]
     ready = sum(one.mean * one.count for one in looks) / max(sum(one.count for one in looks), 1)
-    workers = f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else ""
-    change = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
-    change += " `diagnose profile` shows how long a batch takes."
-    yield costs(log, left, said, "Steps wait for data", change, workers, kind="data_wait")
+    return f"The workers have {ready:.1f} batches ready on average (sampled every second)." if looks else ""
 
 
-EXAMPLES = [Fires("1000 steps of 20, loader 8", saving_ms=(0, 7200)), Silent("1000 steps of 20, loader 0.1")]
+EXAMPLES = [
+    # 8 ms of training and 12 of loading; by two workers 0.88 x 8 + 1 to take a batch, + 0 to 0.3 / 7 x 12 beside them
+    Fires("1000 steps of 20, loader 12\nbatches made in 12 by 0 workers, 8 cores", saving_ms=(11_446, 11_960)),
+    # one core: batches have to get cheaper, by 0 to 90 %
+    Fires("1000 steps of 20, loader 12\nbatches made in 12 by 0 workers, 1 cores", saving_ms=(0, 10_800)),
+    Fires("1000 steps of 20, loader 8", saving_ms=(0, 7200)),  # no DataLoader: what is needed of it is not known
+    Silent("1000 steps of 20, loader 0.1"),
+]

@@ -128,6 +128,38 @@ def test_a_child_that_trains(tmp_path: Path, method: str) -> None:
     assert (steps_of(log), log.ended, log.damaged) == (40, "itself", 0)
 
 
+LOADED = """
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, at):
+        time.sleep(0.01)
+        return torch.ones(4)
+
+for epoch in range(3):
+    for batch in DataLoader(Slow(), batch_size=2, num_workers={workers}):
+        step()
+    for batch in DataLoader(range(100)):
+        pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_batches_take_is_told_of_the_loader_that_feeds_the_steps(tmp_path: Path, workers: int) -> None:
+    script(tmp_path, STEP + LOADED.format(workers=workers))
+    assert watch(tmp_path, tmp_path / "out").returncode == 0
+    seen = read(tmp_path / "out" / "rank0.watch").loading
+    assert seen is not None
+    one = seen.loader
+    assert (seen.steps, one.asked, one.dataset, one.batch_size, one.num_workers) == (4, 4, "Slow", 2, workers)
+    assert one.fetch_ns is not None
+    assert one.fetch_ns >= 20 * MS  # Two items, each of which sleeps for 10 ms.
+
+
 @pytest.fixture
 def limits() -> Iterator[None]:
     """Those of this process, as they were before."""

@@ -14,6 +14,7 @@ from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.trace.run_log import EpochTime, OutlierStep, RunLog, Window
 from diagnose.watched.assembly import watched_run
+from diagnose.watched.findings import LEFT_OUT
 from tests.watched.logs import MS, S, column, interval, log, noise, recorded, windows, with_columns, with_gauges
 
 OF_CHANGE = {"growing_steps", "slower_steps", "growing_evaluation", "growing_checkpoints", "growing_memory"}
@@ -218,6 +219,13 @@ def test_waiting_all_along(tmp_path: Path) -> None:
     assert set(one) == {"data_wait"}
     assert one["data_wait"].saving == RunSaving(0, 4 * S, 7200 * MS, RunBasis.AT_MOST)
     assert told(one["data_wait"]) == "Steps wait 8.00 ms on average for their batch: 8.00 s (38.1 % of the run)."
+
+
+def test_rules_that_settings_exclude_are_not_called_fine(tmp_path: Path) -> None:
+    one, ids = recorded(tmp_path, [interval(20 * MS)] * 1000), {rule.page.id for rule in engine.load(RuleSet(), True)}
+    run = watched_run([one], rules=RuleSet(select=("RU01",)))
+    assert run.findings == ()
+    assert {other.rule for other in run.not_found if other.why == LEFT_OUT} == ids - {"waiting_for_data"}
 
 
 def test_evaluation_is_priced_as_what_half_of_it_takes(tmp_path: Path) -> None:

@@ -142,11 +142,15 @@ class Loader:
                 self._requests.append(Request(number, asked_ns, got_ns - index_ns))
 
     def found(self, work: Path) -> dict[str, object]:
-        """Settings and means by the names of `Loader` in the manifest; reads what the workers have left in `work`."""
-        made = [*self._fetches, *(fetch for pid in self._workers for fetch in _left(work, pid))]
+        """Settings and means by the names of `Loader` in the manifest; reads what the workers have left in `work`.
+
+        Another thread may ask while batches are got.
+        """
+        workers = list(self._workers)
+        made = [*self._fetches, *(fetch for pid in workers for fetch in _left(work, pid))]
         fetches = [fetch for fetch in made if not fetch.sampled]
         timed = [one for one in fetches if one.made_ns >= self._timed_from_ns] or fetches
-        ready, (sampled, lines) = self._ready, _sampled(work, self._workers)
+        ready, (sampled, lines) = list(self._ready), _sampled(work, workers)
         lines += self._lines
         blocked_ns = sorted(max(one.fetch_ns - one.cpu_ns - one.queued_ns, 0) for one in timed if one.queued_ns >= 0)
         return {
@@ -154,7 +158,7 @@ class Loader:
             "blocked_ns": _mean_ns(blocked_ns),  # Of a busy machine nothing is known without its queue.
             "blocked_most_ns": blocked_ns[len(blocked_ns) * 9 // 10] if blocked_ns else None,
             "sending_ns": _mean_ns(one.sent_ns for one in timed if one.sent_ns >= 0),
-            **_handed(self._requests, made),
+            **_handed(list(self._requests), made),
             "sampled": sampled + self._sampled,
             "lines": [
                 {**line._asdict(), "share": ns / max(lines.total(), 1)} for line, ns in lines.most_common(MOST_LINES)

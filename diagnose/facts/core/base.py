@@ -98,7 +98,7 @@ def fact(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
     return registered(FACTS, compute)
 
 
-def optional(get: Callable[[Facts], T], facts: Facts) -> T | None:
+def optional(get: Callable[[K], T], facts: K) -> T | None:
     """The fact's value, or None if it is Missing."""
     try:
         return get(facts)

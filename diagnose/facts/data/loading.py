@@ -27,6 +27,7 @@ TENSOR_NS = 100_000
 on two slow cores, of which this is the least that others may take (our choice)."""
 START_NS = 15_000_000  # To fork a worker (our choice).
 MUCH = 0.3  # Of the time to make a batch, from which on a function is named (our choice).
+HIDDEN = 0.5  # Of making batches that workers have to hide: cheaper batches save as much (our choice).
 MOSTLY = 0.5  # Of its time in one function of a library, from which on that is named with it (our choice).
 
 
@@ -75,6 +76,12 @@ class Loading(Struct, frozen=True):
         """Of making batches in process what that many workers hide."""
         model = self.model
         return max(model.step_ns(0) - model.step_ns(self.workers), 0.0) / (model.computing_ns + model.waiting_ns)
+
+    @property
+    def workers_help(self) -> bool:
+        """Whether more of them are the advice."""
+        present = self.model.workers
+        return self.workers > present and (present > 0 or self.hidden_share >= HIDDEN)
 
     @property
     def explained(self) -> bool:
@@ -173,11 +180,9 @@ def loading(facts: Facts) -> Loading:
         raise Missing("the time to load a batch", HOW)
     loader = most_asked([one for one in timed if wait.in_process in (None, one.num_workers == 0)] or timed)
     assert loader is not None
-    whole, alone, batches = optional(epoch, facts), rank.unprofiled, wait.fetches / used.count
+    whole, alone = optional(epoch, facts), rank.unprofiled
+    batches = whole_batches(wait.fetches / used.count, used.count)
     mean_ns = used.mean_ns if alone is None or not alone.wall_ns else round(fmean(alone.wall_ns))
-    # A whole number of a step, or one in a whole number of steps, where that fits the count.
-    each = max(round(batches), 1)
-    batches = float(each) if abs(batches - each) <= SPLIT else max(batches, 1 / used.count)
     return Loading(
         loader=loader,
         models=_models(facts, wait, loader, rank, batches),
@@ -187,37 +192,64 @@ def loading(facts: Facts) -> Loading:
     )
 
 
+def whole_batches(batches: float, steps: int) -> float:
+    """Of a step: a whole number, or one in a whole number of steps, where that fits the mean of so many steps."""
+    each = max(round(batches), 1)
+    return float(each) if abs(batches - each) <= SPLIT else max(batches, 1 / steps)
+
+
 def _models(
     facts: Facts, wait: Input, loader: Loader, rank: RankManifest, batches: float
 ) -> tuple[Throughput, Throughput, Throughput]:
     known, whole, alone = optional(context, facts), optional(epoch, facts), rank.unprofiled
     cpus = None if known is None else known.host.cpus_allowed
+    return throughput_of(
+        loader,
+        batches,
+        training_ns=_training_ns(facts, wait, 0 if loader.num_workers else (loader.fetch_ns or 0) * batches),
+        step_cpu_ns=None if alone is None else alone.cpu_ns,
+        threads=rank.flags.threads if wait.exposed_ns is None else 1,
+        cores=None if known is None or not cpus or cpus < 1 else max(cpus // max(known.ranks, 1), 1),
+        epoch_steps=inf if loader.persistent_workers else _epoch_steps(rank, loader, whole, batches),
+        on_cpu=wait.exposed_ns is None,
+    )
+
+
+def throughput_of(
+    loader: Loader,
+    batches: float,
+    *,
+    training_ns: float,
+    step_cpu_ns: float | None,
+    threads: int | None,
+    cores: int | None,
+    epoch_steps: float,
+    on_cpu: bool,
+) -> tuple[Throughput, Throughput, Throughput]:
+    """The models of `Loading`, of so many batches a step. `step_cpu_ns`: of all threads of the process."""
     made_ns = loader.fetch_ns or 0
     cpu_ns = loader.fetch_cpu_ns or made_ns  # Unknown: all of it.
     blocked_ns = max(made_ns - (loader.fetch_queued_ns or 0) - cpu_ns, 0)
     blocked_ns = blocked_ns if loader.blocked_ns is None else loader.blocked_ns
     # Several threads may have made it here, which a worker does not have.
     computing_ns = min(cpu_ns, made_ns) if loader.num_workers else made_ns - blocked_ns
-    training_ns = _training_ns(facts, wait, 0 if loader.num_workers else made_ns * batches)
-    all_cpu_ns = None if alone is None else alone.cpu_ns
-    threads = rank.flags.threads if wait.exposed_ns is None else 1
-    if all_cpu_ns is None and threads is None:
-        cpus = None  # How many the training leaves is not known.
+    if step_cpu_ns is None and threads is None:
+        cores = None  # How many the training leaves is not known.
     likely = Throughput(
         training_ns=training_ns,
         training_cpu_ns=training_ns * (threads or 1)
-        if all_cpu_ns is None
-        else max(all_cpu_ns - (0.0 if loader.num_workers else cpu_ns * batches), 0.0),
+        if step_cpu_ns is None
+        else max(step_cpu_ns - (0.0 if loader.num_workers else cpu_ns * batches), 0.0),
         computing_ns=computing_ns * batches,
         waiting_ns=blocked_ns * batches,
         handing_ns=(loader.handed_ns or max(HANDED_OVER_NS, TENSOR_NS * (loader.tensors or 0))) * batches,
         sending_ns=(loader.sending_ns or 0) * batches,
-        cores=None if known is None or not cpus or cpus < 1 else max(cpus // max(known.ranks, 1), 1),
+        cores=cores,
         workers=loader.num_workers,
         prefetch=loader.prefetch_factor or 2,
-        epoch_steps=inf if loader.persistent_workers else _epoch_steps(rank, loader, whole, batches),
+        epoch_steps=epoch_steps,
         start_ns=START_NS,
-        warmth=WARMTH if wait.exposed_ns is None else 0.0,
+        warmth=WARMTH if on_cpu else 0.0,
     )
     least, usual, most = (1.0, *SHARING[:2]) if loader.num_workers else SHARING  # Workers that are there share already.
     slow, likely, fast = (replace(likely, sharing=one) for one in (most, usual, least))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..about_devices import Nvml
-from ..alone import in_time, uses_gpu
+from ..alone import alone, in_time, uses_gpu
 from ..board import Board
 from .step_times import Interval
 from .windows import COLUMNS, Windows
@@ -186,6 +186,7 @@ def _storage(pid: int | None) -> tuple[int, int]:
 VERSION = 1  # Of the format, which docs/watching.md and `source/run_log.py` tell.
 LOOK_S = 1.0  # Between two looks at the process.
 WRITE_S = 5.0  # Between two writes of the current window: what a killed process loses at most, plus LOOK_S.
+LOADING_S = 30.0  # Between two looks at what batches take: they read what up to 128 workers have left.
 MOST_WAITING = 2_048  # Steps that are put together at the latest.
 MOST_BYTES, PER_STEPS = 1_000_000, 100_000  # That a file may have for each so many steps: then windows stay open.
 
@@ -202,9 +203,10 @@ class Log:
         so_far: Callable[[], Interval],
         figures: Figures,
         look: Callable[[], None] = lambda: None,
+        loading: Callable[[], list[object]] = list,
     ) -> None:
-        """`so_far` tells the interval that has not ended; a thread calls `look` about every LOOK_S. Raises OSError if
-        the rank has a log already.
+        """`so_far` tells the interval that has not ended; a thread calls `look` about every LOOK_S, and `loading`,
+        what is known of making batches, each LOADING_S. Raises OSError if the rank has a log already.
         """
         self._file = LogFile(folder, rank)
         self._rank, self._world_size = rank, world_size
@@ -215,7 +217,8 @@ class Log:
         self._records: list[list[object]] = []  # To be appended, in order. While there are any no window is closed.
         self._figures = figures
         self._lock, self._writing, self._over = threading.Lock(), threading.Lock(), threading.Event()
-        self._written_s = 0.0
+        self._written_s = self._loading_s = 0.0
+        self._ask_loading, self._loading = loading, list[object]()
         self.steps_by: str | None = None  # What steps are found by.
 
     def begin(self, first: Interval) -> None:
@@ -240,11 +243,12 @@ class Log:
         self._over.set()
         with suppress(Exception):
             figures = in_time("the last figures", self._figures.now, default={})
+            self._loading = in_time("the DataLoader", self._ask_loading) or self._loading
             with self._lock:
                 self._put_together()
                 self._windows.looked(figures)
                 self._records.append(self._windows.record(last=True))
-                self._records.append(["end", how, *self._last(), self.steps_by, files])
+                self._records.append(["end", how, *self._last(), self.steps_by, files, self._loading or None])
             with self._writing:
                 self._append_records()
                 if not self._records:
@@ -259,6 +263,9 @@ class Log:
 
     def _look(self) -> None:
         """Look at the process, and write if it is time to. The thread that trains never waits for a disk."""
+        if time.monotonic() - self._loading_s >= LOADING_S:
+            self._loading_s = time.monotonic()
+            self._loading = alone("the DataLoader", self._ask_loading) or self._loading
         figures, now_ns = self._figures.now(), time.perf_counter_ns()
         with self._lock:
             self._put_together()
@@ -268,7 +275,7 @@ class Log:
             if closes:
                 self._records.append(self._windows.record())
                 self._windows.next()
-            current = ["open", *self._last(), self.steps_by, self._windows.record(last=True)]
+            current = ["open", *self._last(), self.steps_by, self._windows.record(last=True), self._loading or None]
         with self._writing:
             if self._over.is_set():
                 return

@@ -9,7 +9,7 @@ Nothing here waits for the device.
 
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from operator import add, sub
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from ..alone import alone, capturing, uses_gpu
 from ..clocks import ON_DEVICE, between_ns, device_event
 from ..interruptions import ALL, COLLECTION, LOADER, SAVE, phases
-from ..loaders import LoaderWatch, worker_here
+from ..loaders import LoaderWatch
+from ..loaders_measured import Loader
 
 MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (chosen).
 
@@ -54,19 +55,24 @@ class BatchesAsked(LoaderWatch):
     An epoch is that of an iterator: its loader may be gone by then, as in `for batch in DataLoader(...)`.
     """
 
-    def __init__(self, on_batch: Callable[[], None]) -> None:
-        super().__init__(Path(), on_batch)
-        self.starting_is_waiting = True
+    def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
+        """As LoaderWatch, for whole runs: batches are timed from the first, and nothing looks into them."""
+        super().__init__(work, on_batch)
+        self.starting_is_waiting, self.looking = True, False
+        self._steps_fed = Counter[Loader]()  # Steps whose last batch came from a loader.
+        self._others = Loader({})  # Those beyond MOST_LOADERS.
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
         self._latest: weakref.ref[Any] | None = None
         self._iterator: weakref.ref[Any] | None = None  # That was asked last.
-        self._looked = False  # Whether this process is a worker has been looked at; one that is forked does not train.
 
     def epoch_begins(self) -> bool:
         """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""
         latest, self._latest = self._latest, None
-        iterator = latest() if latest is not None and self._begun else None
-        if iterator is None or iterator not in self._begun:
+        iterator = None if latest is None else latest()
+        if iterator is None:
+            return False
+        self._steps_fed[self._iterating.get(iterator, self._others)] += 1
+        if iterator not in self._begun:
             return False
         self._begun.discard(iterator)
         return True
@@ -77,6 +83,14 @@ class BatchesAsked(LoaderWatch):
         loader = None if iterator is None else self._iterating.get(iterator)
         return None if loader is None else loader.ready(iterator)
 
+    def trained_from(self) -> tuple[dict[str, object], int] | None:
+        """The loader that most steps took their batches from, as `Loader` of the manifest, and how many steps that are;
+        for another thread.
+        """
+        counts = self._steps_fed.copy()
+        loader = max(counts, key=counts.__getitem__, default=self._others)
+        return None if loader is self._others else (loader.found(self._work), counts[loader])
+
     def _begins(self, loader: Any) -> None:
         if (kept := getattr(loader, "_iterator", None)) is not None:
             self._begun.add(kept)  # Of persistent workers: it begins again, and is not made anew.
@@ -84,24 +98,21 @@ class BatchesAsked(LoaderWatch):
 
     def _made(self, iterator: Any, loader: Any) -> None:
         self.forget_gone()
+        kept = {*self._loaders, *(one for one, _ in self._steps_fed.most_common(1))}
+        self._steps_fed = Counter({one: steps for one, steps in self._steps_fed.items() if one in kept})
         super()._made(iterator, loader)
         self._begun.add(iterator)
 
     def _iterated(self, iterator: Any) -> tuple[Any, int | None]:
         if self._iterator is None or self._iterator() is not iterator:
             self._iterator = weakref.ref(iterator)
-        return self._iterator, None
+        loader, ready = super()._iterated(iterator)
+        return loader or self._others, ready
 
-    def _got(self, loader: Any, *_: Any) -> None:
-        self._latest = loader  # The iterator, as _iterated has it.
-
-    def _keeper(self) -> None:
-        if self._looked:
-            return
-        worker = worker_here()
-        if worker is not None and getattr(worker, "worker_method", None) != "thread":
-            self.trains_here = False
-        self._looked = True
+    def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
+        self._latest = self._iterator
+        if loader is not self._others:
+            loader.waited(asked_ns, got_ns, 0, ready, iterator, timed=True)
 
 
 Moment = tuple[int, ...]  # The clock, and the time spent so far on each of ALL, in ns.

@@ -90,7 +90,7 @@ class Watcher:
         self._doubtful = False  # It was of one in evaluation mode with gradients.
         self._began_ns = self._ended_ns = time.perf_counter_ns() - age_ns()
         self._grad_enabled: Callable[[], bool] = lambda: True
-        self._batches = loaders.use(BatchesAsked(self._asked))
+        self._batches = loaders.use(BatchesAsked(part.work, self._asked))
         backwards.listen(self._backward_begins)
         interruptions.mark_saving(others=True)
         watch_foreign(lambda: None)
@@ -160,7 +160,13 @@ class Watcher:
         make_room(self._part.shared, self._part.recording, here.rank)
         figures = Figures(self._batches.ready)
         folder, so_far, look = self._part.recording, self._so_far, self._asked_for.look
-        return Log(folder, here.rank, here.world_size, self._began_ns, so_far, figures, look)
+        return Log(folder, here.rank, here.world_size, self._began_ns, so_far, figures, look, self._loading)
+
+    def _loading(self) -> list[object]:
+        """The training's loader, the steps it fed, cores for each rank of this machine, torch's threads; or nothing."""
+        used, cpus = self._batches.trained_from(), about.host()["cpus_allowed"]
+        cores = max(cpus // place.find().peers, 1) if isinstance(cpus, int) else None
+        return [] if used is None else [*used, cores, sys.modules["torch"].get_num_threads()]
 
     def _so_far(self) -> Interval:
         times = self._times
