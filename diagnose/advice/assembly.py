@@ -93,6 +93,7 @@ _KINDS = (
 
 
 def _group(job: Job, one: GroupTimes, count: int) -> JobGroup:
+    """One process group's communication per step; `one` holds totals over `count` steps."""
     use = job.groups[one.group].use if one.group >= 0 else ""
     kind = next((kind for kind, words in _KINDS if re.search(words, use.lower())), "")
     return JobGroup(
@@ -230,6 +231,7 @@ def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummar
 
 
 def _step_time(steps: StepTimes | None) -> StepTime | None:
+    """Median, mean, shortest and longest step; None without steps."""
     times = steps.times_ns if steps else ()
     if not times:
         return None

@@ -66,6 +66,7 @@ def fitted(here: Situation, found: Iterable[tuple[RuleName, Finding]]) -> list[t
 
 
 def _in_force(setting: Setting | None, run: Run | None) -> bool:
+    """Whether the run already has this setting; False if that is not known."""
     try:
         return setting is not None and run is not None and setting.in_force(run)
     except NotPossible:
@@ -79,17 +80,20 @@ def _followable(devices: Iterable[Device], fixes: Sequence[Fix]) -> tuple[Fix, .
 
 
 def _fitted(here: Situation, finding: Finding) -> Finding:
+    """The finding with fixes in the words of its framework and version, without duplicates."""
     fixes, site = list[Fix](), finding.site
     for fix in finding.fixes:
         if here.program.language is not Language.PYTHON:
             labelled = replace(fix, before="", after=f"{IN_PYTHON}\n{fix.after}", trial=None)
             fixes.append(labelled if _is_python(fix.after) else fix)
             continue
-        told, made = _in_its_words(here, _of_version(here.before, fix))
-        site = site or (made.site if made else None)
-        told = _with_command(() if here.context is None else here.context.command, told)
-        if not told.after or told.after not in [one.after for one in fixes]:  # A framework has one setting for two.
-            fixes.append(told)
+        in_words, own_change = _in_its_words(here, _of_version(here.before, fix))
+        site = site or (own_change.site if own_change else None)
+        in_words = _with_command(() if here.context is None else here.context.command, in_words)
+        if not in_words.after or in_words.after not in [
+            one.after for one in fixes
+        ]:  # A framework has one setting for two.
+            fixes.append(in_words)
     return replace(finding, fixes=tuple(fixes), site=site)
 
 
@@ -161,6 +165,7 @@ def with_settings(call: str, settings: Mapping[str, Any]) -> str:
 
 
 def _is_python(text: str) -> bool:
+    """Whether the text is Python source, with at least one statement."""
     try:
         return bool(ast.parse(text).body)
     except SyntaxError:
@@ -184,7 +189,7 @@ _ANYONES_CODE = (SpanKind.LOADER, SpanKind.PYTHON, SpanKind.ANNOTATION)  # Spans
 def with_library(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
     """The findings, those on time of the host with the library function that takes most of it, where frames tell."""
     try:
-        return [(page, _told(finding, _call(facts, finding))) for page, finding in found]
+        return [(page, _with_call(finding, _call(facts, finding))) for page, finding in found]
     except Missing:
         return list(found)
 
@@ -196,6 +201,7 @@ def with_framework(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> l
 
 
 def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
+    """The finding with the framework's own setting as its fix, if the framework's loop takes the time."""
     edits = [edit for edit in finding.edits if isinstance(edit, Shorten | Remove | Move)]
     if not edits or finding.per_sample or not (finding.host_bound or any(isinstance(edit, Remove) for edit in edits)):
         return finding
@@ -221,10 +227,10 @@ def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
         newer = Fix(f"Try a newer version of {name}.", effort=3)
         title = f"Python of {name} itself stalls the training"
         return replace(finding, evidence=evidence, fixes=(newer,), title=title, kind=Kind.WHERE_TO_LOOK)
-    told = Evidence(f"Most of this is in {where} of {name}, which {work.what}.")
-    do = f"Set {work.setting.name}: {name} {work.what}."
-    fix = Fix(do, after=written(work.setting))
-    return replace(finding, evidence=(*finding.evidence, told), fixes=(fix, *settings))
+    cause = Evidence(f"Most of this is in {where} of {name}, which {work.what}.")
+    fix_text = f"Set {work.setting.name}: {name} {work.what}."
+    fix = Fix(fix_text, after=written(work.setting))
+    return replace(finding, evidence=(*finding.evidence, cause), fixes=(fix, *settings))
 
 
 def _call(facts: Facts, finding: Finding) -> LibraryCall | None:
@@ -252,7 +258,8 @@ def _times(
     return Intervals(starts, ends), tracks
 
 
-def _told(finding: Finding, call: LibraryCall | None) -> Finding:
+def _with_call(finding: Finding, call: LibraryCall | None) -> Finding:
+    """Adds evidence that names the library call, unless the title names it already."""
     if call is None or not call.ns or call.function in finding.title:
         return finding
     where = "" if call.site == finding.site else f" ({call.site.place})"

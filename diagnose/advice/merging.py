@@ -57,7 +57,7 @@ def _ns(finding: Finding) -> float:
 
 
 def _fix(page: RuleName, finding: Finding) -> Hashable:
-    """What fixes it, and where; None of advice without a line."""
+    """A key of the first fix and its line, equal for findings with the same fix; None of advice without a line."""
     if not finding.fixes or not (finding.site or finding.fixes[0].trial):
         return None
     first = finding.fixes[0]
@@ -67,20 +67,20 @@ def _fix(page: RuleName, finding: Finding) -> Hashable:
 
 
 def _one(found: Sequence[Found]) -> Finding:
-    """Of all the evidence, edits and fixes, each once; as sure as the least sure of them."""
-    (page, first), some = found[0], [finding for _, finding in found]
-    if len(some) == 1:
+    """One finding with all evidence, edits and fixes of these, each once; as sure as the least sure of them."""
+    (page, first), findings = found[0], [finding for _, finding in found]
+    if len(findings) == 1:
         return first
-    ns = sum(map(_ns, some))
+    ns = sum(map(_ns, findings))
     several = len({page.id for page, _ in found}) > 1 and ns
     whole = (Evidence(f"One fix for all parts: {duration(round(ns))}/step.", ns, "ns"),) if several else ()
     return replace(
         first,
         evidence=tuple(dict.fromkeys((*(one for part in found for one in _evidence(page, *part)), *whole))),
-        edits=tuple(edit for finding in some for edit in finding.edits),
-        fixes=_each_once(fix for finding in some for fix in finding.fixes),
-        confidence=least_sure(some),
-        basis=max((one.basis for one in some), key=list(Basis).index),
+        edits=tuple(edit for finding in findings for edit in finding.edits),
+        fixes=_each_once(fix for finding in findings for fix in finding.fixes),
+        confidence=least_sure(findings),
+        basis=max((one.basis for one in findings), key=list(Basis).index),
         also=frozenset(other.id for other, _ in found) - {page.id},
     )
 
@@ -91,7 +91,7 @@ def least_sure(found: Iterable[Finding]) -> Confidence:
 
 
 def _evidence(page: RuleName, other: RuleName, part: Finding) -> tuple[Evidence, ...]:
-    """Of a part of another rule what it is about, with that rule's code."""
+    """Evidence of `part`: all of it if it is of the same rule, else its first sentence with the other rule's code."""
     if other.id == page.id:
         return part.evidence
     first = part.evidence[0]
@@ -99,7 +99,7 @@ def _evidence(page: RuleName, other: RuleName, part: Finding) -> tuple[Evidence,
 
 
 def _each_once(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
-    """Each action once: with an argument, as a mode of compiling, it does what it does without."""
+    """Fixes without repeated actions; of two with the same action the one with an argument stays."""
     kept: dict[Hashable, Fix] = {}
     for fix in fixes:
         action = (fix.setting.action if fix.setting else "") or fix
@@ -131,6 +131,7 @@ def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> 
 
 
 def _explained_by(others: Sequence[Priced], asked: Sequence[Priced], replay: Replay, bounds: bool) -> list[Priced]:
+    """Those of `asked` that save much less once `others` are fixed, or that edit much of the same time."""
     causes = [edit for one in others for edit in one.finding.edits]
     if not causes or not asked:
         return []

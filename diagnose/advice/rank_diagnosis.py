@@ -90,6 +90,7 @@ def measured_sections(facts: Facts) -> dict[str, Any]:
     absent: list[Absent] = []
 
     def known(get: Callable[[Facts], T]) -> T | None:
+        """The fact's value; None if the recording lacks it, which `absent` then lists."""
         try:
             return get(facts)
         except Missing as missing:
@@ -186,6 +187,7 @@ def merged_notes(ranks: Mapping[int, Sequence[IntegrityNote]], shown: int) -> li
 
 
 def _labelled(notes: dict[int, IntegrityNote], shown: int, ranks: int) -> IntegrityNote:
+    """One note for all ranks that have it; it says which ranks, and whose numbers it shows."""
     rank = shown if shown in notes else next(iter(notes))
     listed = ", ".join(map(str, list(notes)[:MOST_LISTED])) + ", ..." * (len(notes) > MOST_LISTED)
     who = "All ranks" if len(notes) == ranks else f"Rank{'s' * (len(notes) > 1)} {listed}"

@@ -88,6 +88,7 @@ def ranked(
 def _ordered(
     found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, doubtful: Doubtful
 ) -> Ranked:
+    """All findings in their order, with savings: faults, options, where to look, then small and hidden ones."""
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
     savings = [doubtful.bounded(finding, saving) for (_, finding), saving in zip(found, savings, strict=True)]
     both = zip(found, savings, strict=True)
@@ -133,18 +134,19 @@ def _ordered(
 
 
 def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]:
-    fixed, every = Fixed(), list[Fixed]()
+    """Each finding with what it saves after those above it, which count as fixed if they have a fix."""
+    fixed, fixed_so_far = Fixed(), list[Fixed]()
     for one in placed:
-        every.append(fixed.with_one(one))
-        fixed = every[-1] if one.fixes else fixed
-    before, found = step.ns, list[Priced]()
-    for one, left in zip(placed, _left(every, replay, step), strict=True):
-        after = min(left, before)
+        fixed_so_far.append(fixed.with_one(one))
+        fixed = fixed_so_far[-1] if one.fixes else fixed
+    before, with_added = step.ns, list[Priced]()
+    for one, left_ns in zip(placed, _left(fixed_so_far, replay, step), strict=True):
+        after = min(left_ns, before)
         gain_ns = likely_ns(one.finding, before - after)
         added = step.ranged(gain_ns, one.alone.high_ns, one.alone.basis, most_ns=one.most_ns)
-        found.append(replace(one, added=added))
+        with_added.append(replace(one, added=added))
         before = after if one.fixes else before
-    return found
+    return with_added
 
 
 def _together(placed: Sequence[Priced], step: Step) -> Together | None:
@@ -188,6 +190,7 @@ def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[
 
 
 def _as_one(rest: Sequence[Finding]) -> Finding:
+    """Findings of one rule beyond the shown ones, merged to one."""
     first = rest[0]
     return replace(
         first,
@@ -243,12 +246,13 @@ def _left(every: Sequence[Fixed], replay: Replay, step: Step) -> list[int]:
 
 
 def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
+    """Findings that save little now, but much once those in `above` are fixed."""
     if not small or not above or replay.quality.doubt >= DOUBTFUL:
         return []
     gains = _gains(small, above, replay, step)
     least = [max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns) for one in small]
-    found = [one for one, gain, ns in zip(small, gains, least, strict=True) if gain >= ns]
-    return [replace(one, hidden=True) for one in _greedy(found, replay, step, doubtful, above)[0]]
+    worth = [one for one, gain, ns in zip(small, gains, least, strict=True) if gain >= ns]
+    return [replace(one, hidden=True) for one in _greedy(worth, replay, step, doubtful, above)[0]]
 
 
 def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:

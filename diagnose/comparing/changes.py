@@ -102,6 +102,7 @@ def _ns(rows: Sequence[Row]) -> int:
 
 
 def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change, ...]:
+    """The largest changes of one part, by op, kernel or line, and the rest as one; they add up to the part."""
     key = _key_of(sides)
     pairs: dict[tuple[str, ...], _Pair] = {}
     for sign, own in zip((-1, 1), sides, strict=True):
@@ -109,8 +110,8 @@ def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change
             pairs.setdefault(key(spent), _Pair()).add(spent, ns, calls, sign)
     ranked = sorted(pairs.items(), key=lambda item: -abs(item[1].ns))
     shown = [place for place, pair in ranked if place and abs(pair.ns) >= least_ns][:MOST_ROWS]
-    told = [_change(place, pairs.pop(place)) for place in shown]
-    return (*told, *_left(list(pairs.values())))
+    changes = [_change(place, pairs.pop(place)) for place in shown]
+    return (*changes, *_remainder(list(pairs.values())))
 
 
 def _key_of(sides: tuple[list[Row], list[Row]]) -> Callable[[AttributedTime], tuple[str, ...]]:
@@ -152,6 +153,7 @@ def _change(key: tuple[str, ...], pair: _Pair) -> Change:
 
 
 def _most(differences: Mapping[T, int], whole_ns: int) -> T | None:
+    """The key with most of the difference `whole_ns`; None if no key has MOSTLY of it."""
     if not differences:
         return None
     largest = max(differences, key=lambda key: differences[key] * whole_ns)
@@ -174,7 +176,8 @@ def _kind(pair: _Pair, called: bool) -> ChangeKind:
     return ChangeKind.LONGER if pair.ns > 0 else ChangeKind.SHORTER
 
 
-def _left(rest: Sequence[_Pair]) -> Iterator[Change]:
+def _remainder(rest: Sequence[_Pair]) -> Iterator[Change]:
+    """What remains as one change, if it differs."""
     before_ns, after_ns = sum(pair.before.ns for pair in rest), sum(pair.after.ns for pair in rest)
     if before_ns != after_ns:
         yield Change(
@@ -222,11 +225,12 @@ def _by_place(found: Sequence[KnownFinding], moved: Collection[str] = ()) -> dic
     known: dict[tuple[str, ...], KnownFinding] = {}
     for finding in found:
         place = (finding.rule,) if finding.rule in moved else _place(finding)
-        known[place] = _both(known[place], finding) if place in known else finding
+        known[place] = _merged(known[place], finding) if place in known else finding
     return known
 
 
-def _both(first: KnownFinding, second: KnownFinding) -> KnownFinding:
+def _merged(first: KnownFinding, second: KnownFinding) -> KnownFinding:
+    """Two findings of one place as one; savings add up."""
     return replace(
         max(first, second, key=lambda finding: finding.likely_ns),
         low_ns=first.low_ns + second.low_ns,

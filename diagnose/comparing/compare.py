@@ -79,6 +79,7 @@ def _ours(path: str) -> Diagnosis | Baseline | None:
 
 
 def _kind(path: str) -> type[Diagnosis] | type[Baseline] | None:
+    """Whether a file is a report or a baseline, by its first bytes; None if it is neither."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(HEAD_BYTES)

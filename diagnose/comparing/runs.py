@@ -69,6 +69,7 @@ def settings(told: Provenance, ran: RankManifest | None) -> dict[str, str]:
 
 
 def _of_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Settings of a run as (name, value) pairs: versions, environment, host, devices, sources."""
     yield from ((f"version {name}", version) for name, version in manifest.versions.items())
     yield from ((f"env {name}", value) for name, value in manifest.environment.items())
     yield from _of("host", manifest.host)
@@ -80,7 +81,7 @@ def _of_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _device(device: DeviceState) -> Iterator[tuple[str, str]]:
-    """What may hold it back. Its clock, power and temperature of one moment differ from run to run."""
+    """Device settings that may limit speed, as (name, value); not clock, power or temperature, which vary by run."""
     for name in ("name", "memory_bytes", "most_sm_clock_mhz", "power_limit_w"):
         if value := getattr(device, name):
             yield f"device {device.index} {name}", str(value)
@@ -89,6 +90,7 @@ def _device(device: DeviceState) -> Iterator[tuple[str, str]]:
 
 
 def _of_rank(ran: RankManifest) -> Iterator[tuple[str, str]]:
+    """Settings of one rank as (name, value) pairs."""
     yield "world size", str(ran.world_size)
     yield from _of("torch", ran.flags)
     for number, loader in enumerate(ran.loaders):

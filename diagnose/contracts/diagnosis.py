@@ -198,6 +198,7 @@ class Diagnosis(Sections, frozen=True, kw_only=True):
         return msgspec.json.format(encoded, indent=2).decode()
 
     def _writable(self, lost: list[Failure]) -> Diagnosis:
+        """Itself without the fields that cannot be written, with a note on each."""
         fields = [name for name in self.__struct_fields__ if name != "integrity"]
         broken = [name for name in fields if not attempt(f"`{name}`", None, msgspec.json.encode, getattr(self, name))]
         notes = map(note_of, lost[1:])  # The first is of all of it.

@@ -129,6 +129,7 @@ class CostBook:
         return found
 
     def _shares(self, changed: Changed, level: int) -> FloatArray:
+        """For each op, the share of its recorded time that it takes after the changes, before fusing."""
         share, multiplies = np.ones(len(self._ops.ids)), self._ops.row >= 0
         rows = np.flatnonzero(changed.touched & multiplies)
         if len(rows):
@@ -145,7 +146,7 @@ class CostBook:
         return share
 
     def _of_products(self, changed: Changed, rows: IntArray, level: int) -> FloatArray:
-        """Of kernels of products, convolutions and attention; those of one call alike."""
+        """Share of its time that each changed product, convolution or attention takes; kernels of one call share it."""
         products, device = self._ops.products, self._peaks
         calls, first, position = np.unique(self._ops.row[rows], return_index=True, return_inverse=True)
         at = rows[first]
@@ -155,16 +156,16 @@ class CostBook:
         took = products.table.dur_ns[calls].astype(np.float64)
         if device is None:
             return np.ones(len(rows))
-        was, now = (
+        grade_before, grade_after = (
             grades_in(products, dtypes)[calls] for dtypes in (self._all(calls, before), self._all(calls, after))
         )
         plain = products.family[calls] == FAMILIES.index(Family.PRODUCT)
-        now = np.where(changed.padded[at] & plain, GRADES.index(Grade.ALIGNED), now)
-        left = took.copy()
-        kinds = np.stack((products.family[calls], before, was, after, now, changed.well_chosen[at]))
-        for kind, mine in alike(kinds, before >= 0):
-            left[mine] = self._of_kind(kind, calls[mine], took[mine], level)
-        return (left / np.maximum(took, 1))[position.reshape(-1)]
+        grade_after = np.where(changed.padded[at] & plain, GRADES.index(Grade.ALIGNED), grade_after)
+        new_ns = took.copy()
+        kinds = np.stack((products.family[calls], before, grade_before, after, grade_after, changed.well_chosen[at]))
+        for kind, alike_calls in alike(kinds, before >= 0):
+            new_ns[alike_calls] = self._of_kind(kind, calls[alike_calls], took[alike_calls], level)
+        return (new_ns / np.maximum(took, 1))[position.reshape(-1)]
 
     def _all(self, calls: IntArray, dtypes: IntArray) -> IntArray:
         found = np.full(len(self._ops.products.flops), -1, dtype=np.int64)
@@ -172,51 +173,51 @@ class CostBook:
         return found
 
     def _of_kind(self, kind: tuple[int, ...], calls: IntArray, took: FloatArray, level: int) -> FloatArray:
-        """What calls that are changed alike take then: as such ops were measured, else as the rates compare."""
-        family, before, was, after, now, chosen = kind
-        if (before, was) == (after, now) and not chosen:
+        """New ns of calls that change alike, by the device's known rates before and after; unchanged if unknown."""
+        family, before, grade_before, after, grade_after, chosen = kind
+        if (before, grade_before) == (after, grade_after) and not chosen:
             return took
         assert self._peaks is not None
-        new = self._known(FAMILIES[family], DTYPES[after], GRADES[now])
-        old = self._known(FAMILIES[family], DTYPES[before], GRADES[was])
+        new = self._known(FAMILIES[family], DTYPES[after], GRADES[grade_after])
+        old = self._known(FAMILIES[family], DTYPES[before], GRADES[grade_before])
         if new is None or self._peaks.tflops(DTYPES[after]) is None:
             return took
         flops, moved = self._ops.products.flops[calls], self._ops.products.bytes[calls]
         size = DTYPE_BYTES[DTYPES[after]] / DTYPE_BYTES[DTYPES[before]]
         in_sight = (1.0, (1.0 + CAUSAL) / 2, CAUSAL)[level] if FAMILIES[family] is Family.ATTENTION and chosen else 1.0
-        said = new.took_ns(self._peaks, flops * in_sight, moved * size) * new.at(level)
+        ns = new.took_ns(self._peaks, flops * in_sight, moved * size) * new.at(level)
         if DTYPES[after] == "fp8":
-            said += QUANTISED * np.nan_to_num(moved) / self._bandwidth
+            ns += QUANTISED * np.nan_to_num(moved) / self._bandwidth
         if chosen == UNSURE and level == 0:
             return took
         if old is None:
-            said = said if level == LEVELS - 1 else np.maximum(said, took * min(size, 1.0))
+            ns = ns if level == LEVELS - 1 else np.maximum(ns, took * min(size, 1.0))
         elif not chosen:
             beyond = took / old.took_ns(self._peaks, flops, moved)
             likely_same = FAMILIES[family] is Family.PRODUCT and not self._peaks.estimated
-            said *= beyond / np.clip(beyond, 1 / TOLERATED, TOLERATED) if likely_same else beyond
-        if np.isnan(said).any():
-            said = np.where(np.isnan(said), took * self._by_rates(before, after, old, new) * UNKNOWN_RATIO[level], said)
-        return np.minimum(said, took) if before == after or level == LEVELS - 1 else said
+            ns *= beyond / np.clip(beyond, 1 / TOLERATED, TOLERATED) if likely_same else beyond
+        if np.isnan(ns).any():
+            ns = np.where(np.isnan(ns), took * self._by_rates(before, after, old, new) * UNKNOWN_RATIO[level], ns)
+        return np.minimum(ns, took) if before == after or level == LEVELS - 1 else ns
 
     def _known(self, family: Family, dtype: str, grade: Grade) -> Known | None:
-        """What is known of the device; of one that was not measured, corrected by what the recording shows.
+        """Known rates of this device; if it was not measured, rates of another, corrected by what the recording shows.
         On an H100 the correction was measured to gain nothing (docs/accuracy.md)."""
         assert self._peaks is not None
         own = own_row(self._peaks, family, dtype, grade)
         return known(self._peaks, family, dtype, grade) if own else self._seen.known(self._peaks, family, dtype, grade)
 
     def _by_rates(self, before: int, after: int, old: Known | None, new: Known) -> float:
-        """What is left of work of unknown size, by what is reached of each type's rate; 1 unknown."""
+        """Share of the time that work of unknown size takes in the new type, by reached rates; 1 if unknown."""
         assert self._peaks is not None
-        was, now = (self._peaks.tflops(DTYPES[dtype]) for dtype in (before, after))
-        if not was or not now:
+        before_tflops, after_tflops = (self._peaks.tflops(DTYPES[dtype]) for dtype in (before, after))
+        if not before_tflops or not after_tflops:
             return 1.0
-        left: float = was * (old or new).share / (now * new.share)
+        left: float = before_tflops * (old or new).share / (after_tflops * new.share)
         return min(left, 1.0)
 
     def _of_moved(self, changed: Changed, rows: IntArray, level: int) -> FloatArray:
-        """Of kernels that multiply nothing: their bytes, and the casts around those that stay in fp32."""
+        """Share of its time that each kernel without products takes in a narrower type, plus casts around fp32 ops."""
         ops, cast = self._ops, changed.autocast[rows]
         took = ops.dur_ns[rows].astype(np.float64)
         size = np.maximum(BYTES[changed.dtype[rows]], 2.0)  # What moves in fp8 are inputs of products alone.
@@ -230,15 +231,16 @@ class CostBook:
         return (fixed + (took - fixed) * left + casts_ns) / np.maximum(took, 1.0)
 
     def _of_copies(self, rows: IntArray, level: int) -> FloatArray:
-        """Of copies from pageable memory, or to it: by what such copies reach that are pinned."""
-        one = known(self._peaks, Family.COPY, "") if self._peaks else None
+        """Share of its time that each pageable copy takes from pinned memory."""
+        pinned_rate = known(self._peaks, Family.COPY, "") if self._peaks else None
         took, size = self._ops.dur_ns[rows].astype(np.float64), self._ops.copied[rows]
-        if one is None or self._peaks is None or self._peaks.pcie_generation is None:
+        if pinned_rate is None or self._peaks is None or self._peaks.pcie_generation is None:
             return np.full(len(rows), UNKNOWN_COPY[level])
-        said = one.took_ns(self._peaks, size * 0, size) * one.at(level)
-        return np.minimum(np.where(size > 0, said / np.maximum(took, 1.0), UNKNOWN_COPY[level]), 1.0)
+        pinned_ns = pinned_rate.took_ns(self._peaks, size * 0, size) * pinned_rate.at(level)
+        return np.minimum(np.where(size > 0, pinned_ns / np.maximum(took, 1.0), UNKNOWN_COPY[level]), 1.0)
 
     def _fuse(self, one: Recost, fused: Fused, changed: Changed, share: FloatArray, gone: Mask, level: int) -> None:
+        """Prices groups of ops as one: the first of each group takes all of the new time, the others are gone."""
         rows, group = self._in_groups(one.what, fused)
         first = np.diff(group, prepend=-1) > 0
         took = self._ops.dur_ns[rows].astype(np.float64)
@@ -255,10 +257,10 @@ class CostBook:
                 new = new + np.bincount(group, took * share[rows] * fused.stays[order])
         taken = np.bincount(group, took)
         for key, mine in keys_of_groups(fused, self._ops, rows, group, changed) if self._measured.found else ():
-            told = self._measured.share(key, float(np.median(taken[mine])))
-            if told is not None:
+            measured = self._measured.share(key, float(np.median(taken[mine])))
+            if measured is not None:
                 in_sight = _in_sight(fused, level) if isinstance(fused, Attended) else 1.0
-                new = np.where(mine, taken * told[level] * in_sight, new)
+                new = np.where(mine, taken * measured[level] * in_sight, new)
         if isinstance(fused, UpdatedAtOnce):
             share[rows] *= np.fmin(new / np.maximum(left, 1.0), 1.0)[group]
             changed.touched[rows] = True
@@ -279,7 +281,7 @@ class CostBook:
     def _passed_once(
         self, fused: Chained | UpdatedAtOnce, narrowed: FloatArray, left: FloatArray, longest: FloatArray, level: int
     ) -> FloatArray:
-        """What each group takes where it reads and writes once, of which changes of its types leave a share."""
+        """ns of each group if it reads and writes its tensors once; a change of types leaves a share of that."""
         if isinstance(fused, Scattered):
             rate = (self._peaks.memory_gbps if self._peaks else np.inf) * SCATTERED
             best = np.where(fused.bytes > 0, np.maximum(fused.bytes / rate, SHORTEST_NS), left / 2)
@@ -295,7 +297,7 @@ class CostBook:
         return np.where(fused.bytes > 0, said, unknown)
 
     def _attended(self, fused: Attended, size: FloatArray, level: int) -> FloatArray:
-        """What each pass takes as one kernel, in 16 bits or in fp32; NaN unknown. Shape (passes,)."""
+        """ns of each attention pass as one fused kernel, in 16 bits or in fp32; NaN unknown. Shape (passes,)."""
         said, device = np.full(len(fused.flops), np.nan), self._peaks
         if device is None:
             return said

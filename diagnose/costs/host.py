@@ -62,6 +62,7 @@ class HostBook:
         return float(self._dur_ns[used].sum()) / max(steps(self._facts).count, 1)
 
     def _alike(self, recosts: Sequence[Recost]) -> Iterator[tuple[OpSpec, str, IntArray]]:
+        """For each new precision, ops of the same kind and sizes: (spec, dtype, span ids)."""
         for one in recosts:
             if isinstance(one.change, InPrecision):
                 ops = self._computing(one.what)

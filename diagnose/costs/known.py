@@ -118,14 +118,14 @@ def known(
 
 
 def own_row(peaks: Peaks, family: Family, dtype: str, grade: Grade, rows: Table | None = None) -> Known | None:
-    """What is known of a device itself, or of all of its name's first word: A100."""
+    """Measured rates of the device itself, or of the first word of its name (A100); None if not measured."""
     rows = table() if rows is None else rows
     names = (peaks.name, peaks.name.partition(" ")[0])
     return next((found for name in names if (found := rows.get((name, family, dtype, grade))) is not None), None)
 
 
 def _in_other_types(peaks: Peaks, measured: Known, rows: Table) -> float:
-    """What ops on a device reach of the share of those measured, by those of the same kind in other types."""
+    """Factor from the measured device's share of its peak to this one's: median over other types; 1 if unknown."""
     if peaks.name == MEASURED_ON:
         return 1.0
     family, grade = measured.family, measured.grade

@@ -47,18 +47,18 @@ class MeasuredCosts(Struct, frozen=True):
     found: Mapping[Key, MeasuredOp]
 
     def share(self, key: Key, recorded_ns: float) -> tuple[float, float, float] | None:
-        """Of what a call takes, what is left: low, likely and high estimate of the saving. None: not measured."""
-        one = self.found.get(key)
-        if one is None or not one.tells:
+        """Share of a call's time that stays: low, likely and high estimate of the saving. None: not measured."""
+        measured = self.found.get(key)
+        if measured is None or not measured.tells:
             return None
-        assert one.before_ns
-        assert one.after_ns is not None
-        ratio, wide = one.after_ns / one.before_ns, max(one.spread, LEAST_SPREAD)
+        assert measured.before_ns
+        assert measured.after_ns is not None
+        ratio, spread = measured.after_ns / measured.before_ns, max(measured.spread, LEAST_SPREAD)
         most = least = ratio
-        if abs(one.before_ns / max(recorded_ns, 1.0) - 1.0) > UNLIKE:
-            alone = one.after_ns / max(recorded_ns, 1.0)
-            most, least = max(ratio, alone), min(ratio, alone)
-        return most * (1 + wide), ratio, least * max(1 - wide, 0.0)
+        if abs(measured.before_ns / max(recorded_ns, 1.0) - 1.0) > UNLIKE:
+            to_recorded = measured.after_ns / max(recorded_ns, 1.0)
+            most, least = max(ratio, to_recorded), min(ratio, to_recorded)
+        return most * (1 + spread), ratio, least * max(1 - spread, 0.0)
 
 
 @fact
@@ -143,12 +143,12 @@ class Seen(Struct, frozen=True):
 
     def known(self, device: Peaks, family: Family, dtype: str, grade: Grade) -> Known | None:
         """As `known`, by what was seen of the kind, where that was."""
-        one, seen = known(device, family, dtype, grade), self.taken.get((family, dtype, grade))
-        if one is None or seen is None:
-            return one
+        rates, seen = known(device, family, dtype, grade), self.taken.get((family, dtype, grade))
+        if rates is None or seen is None:
+            return rates
         low, median, high = seen
         return msgspec.structs.replace(
-            one, share=one.share / median, least=min(low / median, 1 - SPREAD), most=max(high / median, 1 + SPREAD)
+            rates, share=rates.share / median, least=min(low / median, 1 - SPREAD), most=max(high / median, 1 + SPREAD)
         )
 
 
@@ -160,7 +160,7 @@ def seen(facts: Facts) -> Seen:
 
 
 def seen_in(products: Products, device: Peaks, rows: Mask) -> Seen:
-    """What some rows tell."""
+    """Of each kind of long matrix products in these rows, time taken over time that is known for it, by quantile."""
     table, taken = products.table, dict[Kind, tuple[float, float, float]]()
     tells = rows & table.exact & ~np.isnan(products.flops) & (products.dtype >= 0)
     tells &= (products.family == FAMILIES.index(Family.PRODUCT)) & (table.dur_ns >= LONG_NS)
@@ -168,14 +168,14 @@ def seen_in(products: Products, device: Peaks, rows: Mask) -> Seen:
     for (dtype, code), same in alike(np.stack((products.dtype, grade)), tells):
         mine = np.flatnonzero(tells & same)
         kind = (Family.PRODUCT, DTYPES[dtype], GRADES[code])
-        one = known(device, *kind)
-        if one is None or len(mine) < FEWEST:
+        rates = known(device, *kind)
+        if rates is None or len(mine) < FEWEST:
             continue
         took_ns = table.dur_ns[mine].astype(np.float64)
-        ratio = took_ns / one.took_ns(device, products.flops[mine], products.bytes[mine])
+        ratio = took_ns / rates.took_ns(device, products.flops[mine], products.bytes[mine])
         order = np.argsort(ratio)
         passed = np.cumsum(took_ns[order]) / took_ns.sum()
-        low, median, high = (float(ratio[order][np.searchsorted(passed, at)]) for at in (0.1, 0.5, 0.9))
+        low, median, high = (float(ratio[order][np.searchsorted(passed, quantile)]) for quantile in (0.1, 0.5, 0.9))
         if LEAST <= median <= MOST:
             taken[kind] = low, median, high
     return Seen(taken)

@@ -97,6 +97,7 @@ def _floats(inputs: Inputs) -> tuple[float, float]:
 
 
 def _filled(facts: Facts, ids: IntArray) -> FloatArray:
+    """Share of the multiprocessors that each kernel's blocks fill, at most 1; 1 where unknown."""
     devices = facts.rank.provenance.devices
     grid = facts.rank.kernels[["grid_x", "grid_y", "grid_z"]].reindex(ids, fill_value=0).to_numpy(np.float64)
     blocks, many = grid.prod(axis=1), max((one.multiprocessors for one in devices), default=0)
@@ -104,6 +105,7 @@ def _filled(facts: Facts, ids: IntArray) -> FloatArray:
 
 
 def _products(facts: Facts, ops: MatmulOps) -> Products:
+    """Matrix products, convolutions and attention, with what the cost of each depends on."""
     names = (*ops.names, "")
     conv = np.array(["conv" in name.lower() for name in names])[ops.name]
     conv |= ops.kind == KERNEL_KINDS.index(KernelKind.CONV)

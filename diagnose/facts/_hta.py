@@ -161,6 +161,7 @@ def _times(rank: Rank, base_ns: int) -> tuple[Array, Array]:
 
 
 def _spread(column: pd.Series[Any], count: int, default: Any) -> Array:
+    """One value for each event: the column's at its ids, `default` at all others."""
     values = column.to_numpy()
     if isinstance(column.dtype, pd.CategoricalDtype):
         values = np.where(values == "", default, values)
@@ -187,9 +188,10 @@ def _raw_traces(run: Run, base_ns: int) -> Callable[..., dict[str, Any]]:
     ranks = {rank.index: rank for rank in run.ranks}
 
     def raw_trace(rank: int = 0) -> dict[str, Any]:
-        one, spans = ranks[rank], ranks[rank].spans
-        start_us = (spans["start_ns"].to_numpy() + (one.zero_unix_ns - base_ns)) / 1000
-        frame = _events(one).assign(ts=start_us, dur=spans["dur_ns"].to_numpy() / 1000)
+        """One rank as the Chrome trace that HTA would have parsed."""
+        tables, spans = ranks[rank], ranks[rank].spans
+        start_us = (spans["start_ns"].to_numpy() + (tables.zero_unix_ns - base_ns)) / 1000
+        frame = _events(tables).assign(ts=start_us, dur=spans["dur_ns"].to_numpy() / 1000)
         args = frame[["external_id", "correlation", "stream"]].to_dict("records")
         # HTA puts its legend on the event that Kineto gives this name.
         legend: dict[Any, Any] = {"name": "PyTorch Profiler (0)", "pid": "Spans", "tid": 0, "ts": 0, "dur": 0}

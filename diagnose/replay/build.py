@@ -145,6 +145,7 @@ def _on_host(facts: Facts) -> bool:
 
 
 def _layout(facts: Facts, host: Threads, work: DeviceWork, moving: Movable) -> Layout:
+    """The points of the graph in one order: host, start and end of device work, step bounds, moved spans."""
     tracks, bounds = len(facts.rank.tracks), steps(facts).bounds_ns
     first = np.cumsum([len(host.time_ns), 2 * len(work.ids), len(bounds)])
     by_track = np.lexsort((work.start_ns, work.track))

@@ -70,7 +70,7 @@ def recorded_chain(facts: Facts) -> Chain:
 
 
 def _binding(graph: Graph) -> IntArray:
-    """Of each point the edge into it that was waited for, or -1. Shape (points,)."""
+    """For each point the edge into it that was waited for, or -1. Shape (points,)."""
     some = graph.edges
     found = np.full(len(graph.observed_ns), -1, dtype=np.int64)
     if not len(some.target):

@@ -141,6 +141,7 @@ def join(job: Job) -> Joined:
 
 
 def _ranks(job: Job) -> tuple[list[_Rank], int]:
+    """Each rank with the numbers of its points in the joint graph, and how many points there are in all."""
     found, count = list[_Rank](), 0
     for sequence in job.sequences:
         events, calls = len(sequence.lane.call) + 2, len(sequence.calls.ids)
@@ -163,20 +164,21 @@ def _ranks(job: Job) -> tuple[list[_Rank], int]:
 
 
 def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> list[Edges]:
+    """Edges of joint calls: each rank's arrival to the join point, and from both to the end of its call."""
     if not len(points):
         return []
-    first = np.concatenate(([0], np.cumsum([len(rank.arrive) for rank in ranks])))
-    at = np.concatenate([first[met.ranks] + met.calls for met in job.join_points])
-    number = np.repeat(np.arange(len(points)), [len(met.ranks) for met in job.join_points])
+    first_row = np.concatenate(([0], np.cumsum([len(rank.arrive) for rank in ranks])))
+    row = np.concatenate([first_row[met.ranks] + met.calls for met in job.join_points])
+    point_number = np.repeat(np.arange(len(points)), [len(met.ranks) for met in job.join_points])
     arrive, over, alone = (
-        np.concatenate([getattr(rank, name) for rank in ranks])[at] for name in ("arrive", "over", "alone")
+        np.concatenate([getattr(rank, name) for rank in ranks])[row] for name in ("arrive", "over", "alone")
     )
-    joint, point = ~alone, points[number]
+    joint, point = ~alone, points[point_number]
     # The transfer is negative where an end was recorded too early.
     transfer = observed[over] - observed[point]
     return [
-        edges(EdgeKind.EVENT, arrive, point, 0, number),
-        edges(EdgeKind.WORK, point[joint], over[joint], transfer[joint], number[joint]),
+        edges(EdgeKind.EVENT, arrive, point, 0, point_number),
+        edges(EdgeKind.WORK, point[joint], over[joint], transfer[joint], point_number[joint]),
         edges(EdgeKind.DELIVERY, arrive[joint], over[joint]),
     ]
 
@@ -224,9 +226,10 @@ def _in_queue(calls: Calls) -> tuple[IntArray, IntArray]:
 
 
 def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
-    some = graph.edges
-    own = np.flatnonzero(some.kind == EdgeKind.HOST)
-    own = own[np.lexsort((some.owner[own], some.track[own]))]
+    """For each rank the edges between its own events, in order."""
+    all_edges = graph.edges
+    own = np.flatnonzero(all_edges.kind == EdgeKind.HOST)
+    own = own[np.lexsort((all_edges.owner[own], all_edges.track[own]))]
     counts = np.array([len(rank.event) - 1 for rank in ranks])
     if len(own) != counts.sum():
         raise ValueError("a rank's events are not in order")

@@ -77,6 +77,7 @@ _Key = tuple[JobPathKind, int, int, str, tuple[int, ...]]
 
 
 def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[JobPathPart, ...]:
+    """Parts of the path per step, longest first; `pieces` are ns in all steps. Rounded so that they add up."""
     total: dict[_Key, int] = defaultdict(int)
     for key, ns in pieces:
         total[key] += ns
@@ -132,6 +133,7 @@ def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
 
 
 def _piece(job: Job, edge: int, at: int, what: int, ns: int) -> list[tuple[_Key, int]]:
+    """What the path's time on one edge is: `at` is the rank's position (-1: between ranks), `what` the call."""
     if at < 0:
         key = _join_point(job, what) if edge == EdgeKind.WORK else (JobPathKind.UNEXPLAINED, -1, -1, "", ())
         return [(key, ns)]
@@ -144,6 +146,7 @@ def _piece(job: Job, edge: int, at: int, what: int, ns: int) -> list[tuple[_Key,
 
 
 def _join_point(job: Job, number: int) -> _Key:
+    """The key of a join point: transfer if all ranks are known, else unmatched."""
     met = job.join_points[number]
     ranks: IntArray = met.ranks if met.transfer else np.sort(met.ranks)
     first = job.sequences[int(met.ranks[0])]

@@ -63,14 +63,15 @@ class JobReplay(Replay):
         error = math.copysign(max(abs(alone.error_share) - held, 0.0), alone.error_share)
         return Quality(alone.step_time_ns, error, max(alone.unexplained_share - held, 0.0))
 
-    def _run(self, made: Sequence[Scenario]) -> IntArray:
-        own = self._own_ns(made)
-        spared = [self._spared_ns(one, ns) for one, ns in zip(made, own, strict=True)]
-        left = [self._calls.left(one.left_of(self._calls.asked_ids)) for one in made]
+    def _run(self, scenarios: Sequence[Scenario]) -> IntArray:
+        """Step time in ns of the job for each scenario, at least what its busiest rank takes by itself."""
+        own = self._own_ns(scenarios)
+        spared = [self._spared_ns(one, ns) for one, ns in zip(scenarios, own, strict=True)]
+        left = [self._calls.left(one.left_of(self._calls.asked_ids)) for one in scenarios]
         changes = [Change(tuple(ns), keep) for ns, keep in zip(own, left, strict=True)]
-        found: IntArray = self._joined.step_ns(changes) - np.array(spared, dtype=np.int64)
+        step_ns: IntArray = self._joined.step_ns(changes) - np.array(spared, dtype=np.int64)
         busiest = [max(int(one.sum()) for one in ranks) // self._used.count for ranks in own]
-        return np.maximum(found, np.array(busiest) - spared)
+        return np.maximum(step_ns, np.array(busiest) - spared)
 
     def _spared_ns(self, made: Scenario, own: list[IntArray]) -> int:
         """What more micro-batches spare in each step, of ranks that take so much by themselves."""
@@ -79,15 +80,16 @@ class JobReplay(Replay):
         edits = [edit for edit in made.of_ranks if isinstance(edit, Rechunk)]
         return round(sum(_spared_ns(edit, computing, made.level) for edit in edits))
 
-    def _own_ns(self, made: Sequence[Scenario]) -> list[list[IntArray]]:
+    def _own_ns(self, scenarios: Sequence[Scenario]) -> list[list[IntArray]]:
+        """For each scenario and rank, ns of its stretches between two calls; other ranks gain what this one does."""
         graph = self._index.graph
         late_ns = self._stretches.moments_ns - graph.observed_ns[graph.marks]
-        moments = np.stack(np.split(self._times(made, graph.marks) + late_ns[:, None], 2), axis=1)
-        in_order = np.maximum.accumulate(moments.reshape(-1, len(made)), axis=0)  # What is gone holds nothing up.
+        moments = np.stack(np.split(self._times(scenarios, graph.marks) + late_ns[:, None], 2), axis=1)
+        in_order = np.maximum.accumulate(moments.reshape(-1, len(scenarios)), axis=0)  # What is gone holds nothing up.
         begin, end = in_order[::2], in_order[1::2]
         lasted_ns = self._stretches.until_ns - self._stretches.from_ns
         shorter = lasted_ns[:, None] - np.maximum(end - begin, 0)
-        return [self._ranks(shorter[:, k], one) for k, one in enumerate(made)]
+        return [self._ranks(shorter[:, k], one) for k, one in enumerate(scenarios)]
 
     def _ranks(self, shorter_ns: IntArray, made: Scenario) -> list[IntArray]:
         """The own time of each rank, once this rank's stretches have got shorter by so much."""
@@ -120,7 +122,7 @@ class JobReplay(Replay):
         ]
 
     def _like(self, other: int, fixed: Times) -> Times:
-        """The own time of another rank, shortened like this one's where it does the same."""
+        """Own times of another rank, shortened like this rank's wherever both run the same calls."""
         ours, theirs = self._own[self._at], self._own[other]
         if self._alike[other]:
             mine, its = self._segment[self._at], self._segment[other]
@@ -133,7 +135,7 @@ class JobReplay(Replay):
 
 
 def _spread(part: Times, excess: Times, step: IntArray, share: Times) -> Times:
-    """The share of each step's sum of `part`, spread over its stretches: first as `excess`, then as the rest."""
+    """ns that each stretch loses if `part` of each step loses its `share`: first from `excess`, then from the rest."""
     whole, most = (np.bincount(step, weights=ns, minlength=len(share)) for ns in (part, excess))
     gone = whole * share
     first = np.clip(gone, 0.0, most)
@@ -165,6 +167,7 @@ def baseline(facts: Facts) -> Replay:
 
 
 def _replay(facts: Facts, cost: Sequence[RecordingCost]) -> Replay:
+    """The replay of one rank, or of all ranks if they were recorded; rare garbage collections do not count."""
     others, collected = facts.rank.peers, optional(garbage_collections, facts)
     uncounted = () if collected is None or not len(collected.once_ids) else (Shorten(collected.once_ids, 0.0),)
     if others is not None and others.job.join_points:

@@ -91,6 +91,7 @@ class Replay:
         self._lost_share = lost.total / max(self._used.window_ns, 1)
 
     def _quality(self, graph: Graph, unexplained_ns: int) -> Quality:
+        """How far the unedited replay is off the recorded window, and how much of it no edge explains."""
         window = max(self._used.window_ns, 1)
         modelled = simulate.pure(graph, self._structure)
         return Quality(
@@ -107,6 +108,7 @@ class Replay:
         return round_half_up(self._used.window_ns, self._used.count)
 
     def _step_time_ns(self) -> int:
+        """ns per step without what the recording cost and what does not count."""
         if not self._uncounted and not self._cost:
             return self._measured_ns()
         replayed = int(self._run([self._scenario((), Estimate.LIKELY)])[0])

@@ -88,6 +88,7 @@ _KINDS = {
 
 
 def _evened(facts: Facts, edit: Even) -> Change:
+    """How many ranks get less work, their time in all, and its share that goes; 0 without other ranks."""
     others = facts.rank.peers
     if others is None:
         return Change(ChangeKind.EVEN, 0, 0, None)
@@ -100,6 +101,7 @@ def _evened(facts: Facts, edit: Even) -> Change:
 
 
 def _recost_left(facts: Facts, edit: Recost) -> tuple[float, float, float] | None:
+    """Share of the time that stays with the new costs, by estimate; None without a cost book."""
     book = optional(cost_book, facts)
     if book is None:
         return None
@@ -114,6 +116,7 @@ def _recost_left(facts: Facts, edit: Recost) -> tuple[float, float, float] | Non
 
 
 def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
+    """Share of the time that stays after the edit (low, likely, high); None if it does not change times."""
     if isinstance(edit, Shorten):
         low, likely, high = shares(edit.keep).tolist()
     elif isinstance(edit, Move):
@@ -166,10 +169,11 @@ def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
 def grounds(facts: Facts, edits: Sequence[Edit]) -> frozenset[Ground]:
     """What edits of this rank rest on.
     Host time counts as far as the device is idle meanwhile, and waits as far as it is idle after them."""
-    return frozenset(ground for edit in edits for ground in _of(facts, edit))
+    return frozenset(ground for edit in edits for ground in _grounds_of(facts, edit))
 
 
-def _of(facts: Facts, edit: Edit) -> Iterator[Ground]:
+def _grounds_of(facts: Facts, edit: Edit) -> Iterator[Ground]:
+    """The grounds that the saving of one edit rests on."""
     work = device_work(facts)
     if isinstance(edit, Even | Rechunk):
         yield from (Ground.RANKS, Ground.DEVICE_TIMES)

@@ -49,6 +49,7 @@ def turns(facts: Facts) -> Turns:
 
 
 def _activity(facts: Facts, track: int) -> Intervals:
+    """When the thread is inside a span that counts as work."""
     spans = facts.rank.spans
     rows = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(kind) for kind in _ACTIVE])
     rows &= spans["track"].to_numpy() == track
@@ -119,6 +120,7 @@ def _active(main: int, taken: Turns) -> dict[int, Intervals | None]:
 def _in_order(
     made: Threads, found: Calls, own_ns: IntArray, most_ns: IntArray, active: dict[int, Intervals | None]
 ) -> Edges:
+    """Edges from each point of a thread to its next; their time is capped by active time and by limits of calls."""
     source = np.flatnonzero(made.track[1:] == made.track[:-1])
     target = source + 1
     begin, end, track = made.time_ns[source], made.time_ns[target], made.track[source]
@@ -187,12 +189,12 @@ def movable(facts: Facts) -> Movable:
 
 
 def _made(end_ns: IntArray, lasted_ns: IntArray, starved_after: IntArray) -> IntArray:
-    """What making each batch takes: workers deliver at one rate from a batch that is waited for to the next."""
-    late = np.flatnonzero(starved_after >= 0)
-    last = starved_after[late]
-    many, made = late - last, lasted_ns.copy()
-    made[positions(last + 1, many)] = np.repeat((end_ns[late] - end_ns[last]) // many, many)
-    return made
+    """ns that workers take for each batch; constant from one batch that the trainer waited for to the next."""
+    waited = np.flatnonzero(starved_after >= 0)
+    last = starved_after[waited]
+    batches, made_ns = waited - last, lasted_ns.copy()
+    made_ns[positions(last + 1, batches)] = np.repeat((end_ns[waited] - end_ns[last]) // batches, batches)
+    return made_ns
 
 
 def move_edges(

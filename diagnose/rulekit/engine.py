@@ -56,6 +56,7 @@ def _package(folder: Path) -> str:
 
 
 def _with(path: Path, values: Mapping[str, float]) -> ast.Module:
+    """The rule file's syntax tree with these constants in place of its own."""
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in values:
@@ -243,15 +244,16 @@ def ask(facts: Known, one: LoadedRule) -> tuple[finding.Outcome, list[Any]]:
         if failures.raised():
             raise
         return outcome(finding.OutcomeKind.CRASHED, failures.told(error), failures.REPORT), []
-    return outcome(*_said(said)), said
+    return outcome(*_outcome_of(said)), said
 
 
-def _said(said: list[Any]) -> tuple[finding.OutcomeKind, str]:
-    if found := sum(isinstance(one, finding.Finding | finding.Risk | finding.Caution | RunFinding) for one in said):
+def _outcome_of(verdicts: list[Any]) -> tuple[finding.OutcomeKind, str]:
+    """What a rule's verdicts come to: found, not applicable or clean, and why."""
+    if found := sum(isinstance(one, finding.Finding | finding.Risk | finding.Caution | RunFinding) for one in verdicts):
         return finding.OutcomeKind.FOUND, f"{found} found"
-    if why := next((verdict.why for verdict in said if isinstance(verdict, finding.NotApplicable)), ""):
+    if why := next((verdict.why for verdict in verdicts if isinstance(verdict, finding.NotApplicable)), ""):
         return finding.OutcomeKind.NOT_APPLICABLE, why
-    clean = [verdict.why for verdict in said if isinstance(verdict, finding.Clean)]
+    clean = [verdict.why for verdict in verdicts if isinstance(verdict, finding.Clean)]
     return finding.OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"
 
 

@@ -203,6 +203,7 @@ def _code(call: ast.Call, path: Path) -> str:
 
 
 def _of_fixes(tree: ast.Module) -> dict[str, str]:
+    """Sections "How to fix" and "Sources" as the `Fix(...)` calls of the file write them."""
     calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and _name(one.func) == "Fix"]
     fixes = [
         {"do": call.args[0], **{key.arg: key.value for key in call.keywords if key.arg}} for call in calls if call.args
@@ -232,6 +233,7 @@ def _sections(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _thresholds(tree: ast.Module, lines: list[str]) -> list[Threshold]:
+    """Upper-case numbers of the file, each with the reason in its comment."""
     found = []
     for node in tree.body:
         if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and _name(node.targets[0]).isupper()):

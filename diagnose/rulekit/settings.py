@@ -56,6 +56,7 @@ def near(path: Path) -> Settings:
 
 
 def _pyproject(file: Path) -> Mapping[str, object] | None:
+    """Its table [tool.diagnose] as flat keys; None if it has none. Refuses a damaged file that has one."""
     text = _text(file)
     if sys.version_info < (3, 11):
         _refuse_damaged(file, "[tool.diagnose" in text, "that takes Python 3.11. Use a setup.cfg")

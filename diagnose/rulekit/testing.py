@@ -67,6 +67,7 @@ def failure(example: Example, ask: Callable[[LoadedRule, str], Said]) -> str | N
 
 
 def _wrong_saving(example: Fires, found: tuple[float, float] | None) -> str | None:
+    """How the saving differs from what the example states; None if it does not."""
     if example.saving_ms is None:
         return None
     try:

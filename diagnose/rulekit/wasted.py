@@ -81,6 +81,7 @@ def _of(by_kind: OfKind[T], one: Wasted) -> T:
 
 
 def _sentence(one: Wasted, lost_ns: int, says: str) -> str:
+    """The evidence: what of it is wasted, how much of how long, and whether the backward pass is in it."""
     names = [name.rpartition("evaluate_function: ")[2].removeprefix("aten::") for name in one.ops]
     more = len(names) - MOST_NAMED
     other = one.other_site if one.other_site != one.site else None

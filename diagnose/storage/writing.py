@@ -62,6 +62,7 @@ def upload(folder: Path, url: str, last: str) -> None:
 
 
 def _put(storage: Any, url: str, local: Path, path: str) -> None:
+    """Copies a file to storage so that it is there whole or not at all."""
     if urls.scheme(url) in _PUT_WHOLE:
         asked(storage, lambda: storage.put_file(str(local), path))
         return

@@ -104,6 +104,7 @@ def values(text: str) -> ValueGraph | None:
 
 
 def _epochs(text: str) -> manifest.Epochs | None:
+    """The line `epochs of ...` as what the manifest holds; None without it."""
     if (said := _EPOCHS.search(text)) is None:
         return None
     steps, mean_ns = int(said["steps"]), ns(said["mean"])
@@ -120,6 +121,7 @@ def _epochs(text: str) -> manifest.Epochs | None:
 
 
 def _loaders(text: str) -> tuple[manifest.Loader, ...]:
+    """One loader, if a line says what batches hold or how they are made."""
     made = _MADE.search(text)
     if not _BATCHES.search(text) and not made:
         return ()

@@ -187,6 +187,7 @@ class _Drawing:
                 )
 
     def _set(self, tokens: list[str]) -> bool:
+        """Whether the line is a setting of the recording; it then takes effect."""
         match tokens:
             case ["device" | "machine" as what, *words]:
                 self._place(what, words)
@@ -296,6 +297,7 @@ def _value(text: str) -> Any:
 
 
 def _chosen(said: dict[str, str], steps: int) -> list[int]:
+    """The steps in which an item is, by its words `in` and `not in`."""
     every_step = set(range(steps))
     named = {word: {int(step) for step in said[word].split(",")} for word in ("only", "never") if word in said}
     if unknown := set().union(*named.values()) - every_step:

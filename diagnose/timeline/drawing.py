@@ -183,6 +183,7 @@ def _idle_marks(facts: Facts, number: dict[Site | None, int]) -> Marks:
 
 
 def _labelled(facts: Facts, merged: list[tuple[int, int, Marks, int]]) -> tuple[tuple[str, ...], tuple[MarkTable, ...]]:
+    """The distinct labels, and the tables of marks with a position in these for each mark."""
     codes = np.unique(np.concatenate([marks.label for _, _, marks, _ in merged]))
     names = facts.rank.spans["name"].cat.categories
     sites = _sites(facts)

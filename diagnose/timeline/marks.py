@@ -182,6 +182,7 @@ class _Drawing:
         self.inside = (self.start < shown[1]) & (self.end > shown[0])
 
     def add_streams(self) -> None:
+        """A lane for each of the busiest streams, named by the kind of work that takes most of its time."""
         work = device_work(self.facts)
         shown = self.inside[work.ids]
         dur = np.where(shown, work.end_ns - work.start_ns, 0)
@@ -199,6 +200,7 @@ class _Drawing:
         self.kind[work.ids] = number[work.work_class]
 
     def add_threads(self) -> None:
+        """A lane for each depth of nesting of the busiest threads, and one for their runtime calls."""
         spans = self.facts.rank.spans
         code = spans["kind"].cat.codes.to_numpy()
         kind_of = np.full(len(SpanKind) + 1, -1, dtype=np.int8)
@@ -246,6 +248,7 @@ class _Drawing:
 
 
 def _depths(track: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """How many spans of its track each span is nested in."""
     up = intervals.parents(track, start, end)
     depth = np.zeros(len(up), dtype=np.int64)
     above = up.copy()

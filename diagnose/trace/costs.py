@@ -93,6 +93,7 @@ def has_cost(name: str) -> bool:
 
 
 def _list(text: str) -> list[object] | None:
+    """The list that the JSON text holds; None if there is none or it is too long."""
     if not text or len(text) > _LONGEST:
         return None
     try:
@@ -136,6 +137,7 @@ def _product(left: Shape, right: Shape, bias: Shape = ()) -> _Work:
 
 
 def _broadcast(a: list[int], b: list[int]) -> list[int]:
+    """The shape that both broadcast to; gives up if they do not."""
     width = max(len(a), len(b))
     pairs = list(zip([1] * (width - len(a)) + a, [1] * (width - len(b)) + b, strict=True))
     _require(all(m == n or 1 in (m, n) for m, n in pairs))

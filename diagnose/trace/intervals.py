@@ -115,6 +115,7 @@ def covered(pieces: Intervals, a: Intervals) -> IntArray:
     before = np.concatenate(([0], np.cumsum(a.ends - a.starts)))
 
     def up_to(times: IntArray) -> IntArray:
+        """Total length of `a` before each time."""
         last = np.searchsorted(a.starts, times, side="right")
         overshoot = np.where(last > 0, np.maximum(a.ends[last - 1] - times, 0), 0)
         reached: IntArray = before[last] - overshoot

@@ -81,6 +81,7 @@ def joined(timing: Rank, detail: Rank) -> Rank:
 
 
 def _calls(timing: Rank, detail: Rank) -> tuple[_Calls, _Calls]:
+    """The calls of both recordings, with names as numbers that both share; UNKNOWN if only one has the name."""
     names = timing.spans["name"].cat.categories
     same_name = names.get_indexer(detail.spans["name"].cat.categories)
     kinds_of = [call for call in CALLS if call not in OF_DEVICE or "launches" in detail.provenance.recorded]
@@ -119,13 +120,14 @@ def _same_tracks(timing: Rank, detail: Rank) -> IntArray:
     """For each track of `detail` the thread of `timing` that it is, or -1: by its id; main threads are the same."""
     ours, theirs = (one.tracks["process"] + " " + one.tracks["thread"] for one in (timing, detail))
     found: IntArray = pd.Index(ours).get_indexer(pd.Index(theirs)).astype(np.int64)
-    main = _main(timing), _main(detail)
+    main = _main_track(timing), _main_track(detail)
     found[found == main[0]] = UNKNOWN
     found[main[1]] = main[0]
     return found
 
 
-def _main(rank: Rank) -> int:
+def _main_track(rank: Rank) -> int:
+    """The track with most step marks and optimizer steps; without any, that with most spans."""
     names, tracks = rank.spans["name"].cat, rank.spans["track"].to_numpy()
     marks = np.array([kinds.activity(name) in (Activity.STEP, Activity.OPTIMIZER_STEP) for name in names.categories])
     marking = tracks[marks[names.codes.to_numpy()] & (rank.spans["step"].to_numpy() >= 0)]
@@ -192,6 +194,7 @@ def _shapes_of(detail: Rank, theirs: _Calls) -> IntArray:
 
 
 def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
+    """The timed ops with shapes and scalars of their partners in the detail recording; empty without one."""
     some = np.flatnonzero(partner >= 0)
     row = timing.ops.index.get_indexer(pd.Index(ours.ids[some]))
     origin = detail.ops.index.get_indexer(pd.Index(theirs.ids[partner[some]]))
@@ -206,6 +209,7 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _varying(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> VaryingShapes:
+    """Varying shapes of the detail recording, with ids of the timed ops that match them."""
     found = varying_shapes(detail.spans, detail.ops, tuple(step.number for step in detail.steps))
     which = np.full(len(detail.spans), UNKNOWN, dtype=np.int64)
     which[found.ids] = found.which
@@ -302,6 +306,7 @@ def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> IntArray:
 
 
 def _innermost(detail: Rank, moments_ns: IntArray, tracks: IntArray, counts: Callable[[str], bool]) -> IntArray:
+    """Name code of the innermost counted Python frame at each moment, else of the main thread's; or UNKNOWN."""
     spans = detail.spans
     names, codes = spans["name"].cat.categories, spans["name"].cat.codes.to_numpy()
     python = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))
@@ -311,7 +316,7 @@ def _innermost(detail: Rank, moments_ns: IntArray, tracks: IntArray, counts: Cal
     end = start + spans["dur_ns"].to_numpy()[ids]
     found = intervals.innermost_at(moments_ns, tracks, track, start, end)
     lost = found < 0
-    main = np.full(int(lost.sum()), _main(detail), dtype=np.int64)
+    main = np.full(int(lost.sum()), _main_track(detail), dtype=np.int64)
     found[lost] = intervals.innermost_at(moments_ns[lost], main, track, start, end)
     return np.where(found >= 0, np.append(codes[ids], UNKNOWN)[found], UNKNOWN).astype(np.int64)
 

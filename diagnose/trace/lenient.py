@@ -52,6 +52,7 @@ def said(dropped: Sequence[str]) -> str:
 
 
 def _readable(raw: Any, form: Any, path: str, dropped: list[str]) -> Any:
+    """What of `raw` converts to `form`; the rest is noted in `dropped`. Raises if nothing does."""
     try:
         msgspec.convert(raw, form)
         return raw
@@ -72,6 +73,7 @@ def _readable(raw: Any, form: Any, path: str, dropped: list[str]) -> Any:
 
 
 def _parts(raw: Any, form: Any) -> list[tuple[Any, str, Any]]:
+    """(key, name in messages, type) of each field, item or entry of `raw`; empty if `form` has no parts."""
     form = get_args(form)[0] if isinstance(form, UnionType) else form  # The other one is None.
     if isinstance(form, type) and issubclass(form, msgspec.Struct) and isinstance(raw, dict):
         fields = msgspec.structs.fields(form)

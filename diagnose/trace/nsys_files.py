@@ -31,7 +31,7 @@ def export(nsys: str, report: Path, target: Path) -> str:
     try:
         known = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=HELP_S).stdout
         blobs = ["--include-blobs=true"] if "--include-blobs" in known else []
-        failure = _run(nsys, "sqlite", blobs, report, target)
+        failure = _export(nsys, "sqlite", blobs, report, target)
         if not failure and not blobs and report.stat().st_size <= MOST_JSON:
             _add_samples(nsys, report, target)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -39,7 +39,8 @@ def export(nsys: str, report: Path, target: Path) -> str:
     return failure
 
 
-def _run(nsys: str, kind: str, options: list[str], report: Path, target: Path) -> str:
+def _export(nsys: str, kind: str, options: list[str], report: Path, target: Path) -> str:
+    """Exports the report with nsys; the error text, empty if the target is there."""
     line = [nsys, "export", f"--type={kind}", *options, f"--output={target}", str(report.absolute())]
     done = subprocess.run(line, capture_output=True, text=True, timeout=EXPORT_S, stdin=subprocess.DEVNULL)
     if done.returncode or not target.is_file():
@@ -58,7 +59,7 @@ def _add_samples(nsys: str, report: Path, target: Path) -> None:
             return
         beside = target.with_suffix(".payloads.json")
         try:
-            if _run(nsys, "json", [], report, beside):
+            if _export(nsys, "json", [], report, beside):
                 return
             db.execute(f"ALTER TABLE {TABLE} ADD COLUMN {BLOB} BLOB")
             found = ((blob, marks[key]) for key, blob in _payloads(beside) if key in marks)
@@ -69,6 +70,7 @@ def _add_samples(nsys: str, report: Path, target: Path) -> None:
 
 
 def _marks(db: sqlite3.Connection) -> Iterator[tuple[tuple[int, int], int]]:
+    """((start ns, thread), row id) of each sample's mark."""
     if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (TABLE,)).fetchone():
         domain = f"SELECT domainId FROM {TABLE} WHERE eventType = {DOMAIN} AND text = ?"
         marks = f"SELECT start, globalTid, rowid FROM {TABLE} WHERE eventType = {MARK} AND domainId IN ({domain})"

@@ -57,13 +57,13 @@ def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...], op_ns: float = EV
     """
     count = len(rank.steps)
     if not count or len(marks) < count:
-        return _as_it_was(rank, device, f"holds {len(marks)} of {count} steps")
+        return _not_retimed(rank, device, f"holds {len(marks)} of {count} steps")
     ours, theirs = _side(rank, rank.steps[-count:]), _side(device, marks[-count:])
     partner = _in_order(rank, ours, theirs, _partners(rank, device, ours, theirs))
     mine, other = _same_work(ours, theirs, partner)
     share = min(_share(ours, mine), _share(theirs, other))
     if share < LEAST_SHARE:
-        return _as_it_was(rank, device, f"holds only {share:.0%} of the device's time in the same order")
+        return _not_retimed(rank, device, f"holds only {share:.0%} of the device's time in the same order")
     known = np.flatnonzero(partner >= 0)
     same = np.append(ours.calls[known], ours.work[mine]), np.append(theirs.calls[partner[known]], theirs.work[other])
     warps = _warps(rank, ours, theirs, same, op_ns)
@@ -95,6 +95,7 @@ def without_first(rank: Rank, count: int) -> Rank:
 
 
 def _side(rank: Rank, marks: tuple[Step, ...]) -> _Side:
+    """Runtime calls of one recording in its marked steps, and the device work that they launch."""
     spans, links = rank.spans, rank.links
     start = spans["start_ns"].to_numpy()
     kind = spans["kind"].cat.codes.to_numpy()
@@ -196,14 +197,15 @@ def _rising(values: IntArray) -> npt.NDArray[np.bool_]:
 
 
 def _longest_rising(values: list[int]) -> npt.NDArray[np.bool_]:
-    least, last, before = list[int](), list[int](), np.full(len(values), UNKNOWN)
-    for at, value in enumerate(values):
-        length = bisect_right(least, value)
-        before[at] = last[length - 1] if length else UNKNOWN
-        least[length : length + 1], last[length : length + 1] = [value], [at]
-    kept, at = np.zeros(len(values), dtype=bool), last[-1]
-    while at != UNKNOWN:
-        kept[at], at = True, int(before[at])
+    """Which values form a longest subsequence that never falls (patience sorting)."""
+    tails, tail_places, before = list[int](), list[int](), np.full(len(values), UNKNOWN)
+    for place, value in enumerate(values):
+        length = bisect_right(tails, value)
+        before[place] = tail_places[length - 1] if length else UNKNOWN
+        tails[length : length + 1], tail_places[length : length + 1] = [value], [place]
+    kept, place = np.zeros(len(values), dtype=bool), tail_places[-1]
+    while place != UNKNOWN:
+        kept[place], place = True, int(before[place])
     return kept
 
 
@@ -274,6 +276,7 @@ def _own(rank: Rank, ours: _Side, track: int, op_ns: float) -> _Own:
 
 
 def _warped(warps: list[_Warp], table: pd.DataFrame) -> tuple[IntArray, IntArray]:
+    """Starts and ends of the rows, moved to the times of the other recording thread by thread."""
     track, start = table["track"].to_numpy(), table["start_ns"].to_numpy().copy()
     end = start + table["dur_ns"].to_numpy()
     for one in np.unique(track).tolist():
@@ -305,7 +308,8 @@ def _arranged(rank: Rank, start: IntArray, end: IntArray) -> Rank:
     )
 
 
-def _as_it_was(rank: Rank, device: Rank, why: str) -> Rank:
+def _not_retimed(rank: Rank, device: Rank, why: str) -> Rank:
+    """The rank with its own times, and a note that says why."""
     what = "Times are those of steps in which ops were recorded, which takes the host time."
     effect = f"{Path(device.provenance.path).name} {why}. Record again for truer times."
     note = IntegrityNote(what, effect, Severity.WARNING, (Ground.RANKS,))

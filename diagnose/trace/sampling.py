@@ -49,18 +49,19 @@ def matching(ours: Sequence, theirs: Sequence, told: IntArray) -> IntArray:
     return found
 
 
-def _keys(some: Sequence, reach: int) -> npt.NDArray[np.uint64]:
-    order = np.lexsort((some.start_ns, some.track))
+def _keys(calls: Sequence, reach: int) -> npt.NDArray[np.uint64]:
+    """A hash of each call and of the `reach` calls before and after it on its thread."""
+    order = np.lexsort((calls.start_ns, calls.track))
     edge = np.full(reach, -2)
-    what, track = (np.concatenate((edge, values[order], edge)) for values in (some.what, some.track))
-    count, made = len(order), np.zeros(len(order), dtype=np.uint64)
+    what, track = (np.concatenate((edge, values[order], edge)) for values in (calls.what, calls.track))
+    count, hashes = len(order), np.zeros(len(order), dtype=np.uint64)
     here = track[reach : reach + count]
     for by in range(2 * reach + 1):
         on_thread = track[by : by + count] == here
         near = np.where(on_thread, what[by : by + count] + 3, 0).astype(np.uint64)
-        made = (made ^ near) * np.uint64(0x100000001B3)  # FNV-1a's prime, of 64 bits.
+        hashes = (hashes ^ near) * np.uint64(0x100000001B3)  # FNV-1a's prime, of 64 bits.
     keys = np.empty(count, dtype=np.uint64)
-    keys[order] = made
+    keys[order] = hashes
     return keys
 
 

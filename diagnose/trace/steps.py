@@ -150,6 +150,7 @@ def assign(steps: tuple[Step, ...], moment_ns: IntArray) -> IntArray:
 
 
 def _marks(spans: pd.DataFrame, activity: kinds.Activity) -> pd.DataFrame:
+    """Annotations, ops and loader spans of this activity."""
     names = spans["name"].cat
     wanted = np.flatnonzero([kinds.activity(name) == activity for name in names.categories])
     if not len(wanted):
@@ -162,6 +163,7 @@ _CALLED_STEP = re.compile(r"((train|training)[ _-]?)?(step|iter|iteration)s?[ _#
 
 
 def _called_steps(spans: pd.DataFrame) -> pd.DataFrame:
+    """Annotations called step or iteration, under that name without its number."""
     names = spans["name"].cat
     wanted = np.flatnonzero([_CALLED_STEP.fullmatch(name) is not None for name in names.categories])
     found = spans[np.isin(names.codes.to_numpy(), wanted) & (spans["kind"] == SpanKind.ANNOTATION.value)]

@@ -127,7 +127,7 @@ def recompute(facts: Facts) -> Recompute | None:
 
 
 def _pieces(ops: HostSpans, node: IntArray) -> HostSpans:
-    """From the first of the ops of each node to the last, in order; with the id of the first."""
+    """One span per node, from the start of its first op to the end of its last, with the id of the first."""
     order = np.lexsort((ops.start_ns, node))
     first = np.flatnonzero(np.diff(node[order], prepend=-1))
     at, end = order[first], np.maximum.reduceat(ops.end_ns[order], first)
@@ -135,20 +135,20 @@ def _pieces(ops: HostSpans, node: IntArray) -> HostSpans:
 
 
 def _recorded_for_autograd(facts: Facts) -> HostSpans:
-    """Ops that would make nodes: they have the number of one, and are none themselves."""
+    """Forward ops that made a backward node: they carry its number, and are no nodes themselves."""
     ops = host_spans(facts, SpanKind.OP, named=lambda name: not name.startswith(BACKWARD))
     numbered = op_column(facts, "sequence", ops.ids) >= 0
     return ops.where(numbered & (op_column(facts, "forward_thread", ops.ids) <= 0))
 
 
-def _in_forward(facts: Facts, some: HostSpans, nodes: HostSpans) -> Mask:
-    """Which ops run outside of nodes as well: by name and inputs, or by name where inputs were not recorded."""
-    every = host_spans(facts, SpanKind.OP)
-    outside = every.where(nodes.around(every) < 0)
-    ids = np.concatenate((some.ids, outside.ids))
+def _in_forward(facts: Facts, ops: HostSpans, nodes: HostSpans) -> Mask:
+    """Mask: ops that also run outside of nodes with the same name and inputs (or name, if no inputs are recorded)."""
+    all_ops = host_spans(facts, SpanKind.OP)
+    outside = all_ops.where(nodes.around(all_ops) < 0)
+    ids = np.concatenate((ops.ids, outside.ids))
     alike = calls_alike(facts, ids)
     key = np.where(alike >= 0, alike, intervals.NONE - 1 - name_codes(facts, ids))
-    return np.isin(key[: len(some.ids)], key[len(some.ids) :])
+    return np.isin(key[: len(ops.ids)], key[len(ops.ids) :])
 
 
 _PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
@@ -197,10 +197,11 @@ def table_gradients(facts: Facts) -> tuple[TableGradients, ...]:
 
 
 def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[int, int]]) -> TableGradients:
+    """What dense gradients of tables of one shape cost. `some`: position in `dense` and elements of the ids read."""
     calls, ops = updates(facts), host_spans(facts, SpanKind.OP)
     inside = ops.where(calls.around(ops) >= 0).outermost()
     alone = [len(given) > 0 and [one.shape for one in given[0]] == [shape] for given in inputs_of(facts, inside.ids)]
-    made = dense.where(np.array([at for at, _ in some]))
+    made = dense.where(np.array([row for row, _ in some]))
     share, freed = _share_of_gradients(facts, shape), _freeing(facts) if trains_on_cpu(facts) else NO_SPANS
     in_steps = freed.in_steps(facts)
     listed = named(facts, inside.ids, *_LISTS) & (share > 0)
@@ -223,7 +224,7 @@ def _freeing(facts: Facts) -> HostSpans:
 
 
 def _share_of_gradients(facts: Facts, shape: Shape) -> float:
-    """Of the elements that gradients are accumulated for, those of this shape; 0 where that was not recorded."""
+    """Elements of gradients of this shape, as a share of all accumulated elements; 0 if not recorded."""
     ops = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)
     shapes = Counter(first_shape(given) for given in inputs_of(facts, ops.ids))
     sizes = {one: prod(one) * count for one, count in shapes.items() if one is not None}

@@ -213,7 +213,7 @@ def _stages_of(pipeline: Pipeline, rank: int) -> tuple[int, ...]:
 
 
 def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
-    """How many times as long the others would take for what the longest is asked to do, of the kinds that all have.
+    """Factor on the others' time if their work had the sizes of the longest rank's, over kinds that all have.
 
     None if these are less than COVERED of their time, or their sizes are not known.
     """

@@ -82,33 +82,34 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
 
 
 def _shared(facts: Facts, table: CollectiveTable, rows: IntArray, wanted: bool | None) -> Mask:
-    """Which are of groups whose ranks share a machine, or do not; of None, of which that is not known."""
+    """Mask: collectives of groups whose ranks share a machine (or do not, or None: where that is not known)."""
     keys = list(zip(table.group_ranks[rows].astype(str).tolist(), table.group_size[rows].tolist(), strict=True))
     known = {key: share_a_machine(facts, *key) for key in set(keys)}
     return np.array([known[key] is wanted for key in keys], dtype=bool)
 
 
 def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -> BusRate | None:
-    ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
+    """Bus rate of large collectives that are alike (`rows`); None if none of them transfers inside a used step."""
+    group_size, size_bytes = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
     wire = float(_wire(table, rows[:1])[0])
     transfer, compared = _transfers(facts, table, rows)
     rows, transfer = rows[transfer > 0], transfer[transfer > 0]
     inside = table.in_steps[rows]
     if not wire or not inside.any():
         return None
-    each = int(np.median(transfer[inside]))
-    whole = int((table.times.ends - table.times.starts)[rows[inside]].sum())
+    median_ns = int(np.median(transfer[inside]))
+    with_waits_ns = int((table.times.ends - table.times.starts)[rows[inside]].sum())
     return BusRate(
         operation=str(table.operation[rows[0]]),
-        group_size=ranks,
-        bytes=size,
+        group_size=group_size,
+        bytes=size_bytes,
         ids=table.ids[rows],
         calls=int(inside.sum()),
-        transfer_ns=each,
-        gbps=wire / each,
-        expected_ns=round(START_NS + wire / _links_gbps(device, ranks)),
+        transfer_ns=median_ns,
+        gbps=wire / median_ns,
+        expected_ns=round(START_NS + wire / _links_gbps(device, group_size)),
         compared=compared,
-        ns=round_half_up(whole, steps(facts).count),
+        ns=round_half_up(with_waits_ns, steps(facts).count),
     )
 
 
@@ -131,7 +132,7 @@ def _links_gbps(device: Peaks, ranks: int) -> float:
 
 
 def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
-    """What they took without waiting, 0 where that is not known; and whether ranks were compared."""
+    """(ns of each collective without waiting, 0 if unknown; whether other ranks were compared for that)."""
     lasted = (table.times.ends - table.times.starts)[rows]
     others = optional(peers, facts)
     met = np.isin(table.ids[rows], others.met) if others is not None else np.zeros(len(rows), dtype=bool)
@@ -210,36 +211,37 @@ def wide_gradients(facts: Facts) -> tuple[WideGradients, ...]:
 
 
 def _wide(facts: Facts, role: Role, rows: IntArray) -> WideGradients:
-    table, used, known = collective_table(facts), steps(facts), waits(facts)
+    """What one role's fp32 gradient collectives take per step, and how much sooner they end with half the bytes."""
+    table, used, waiting = collective_table(facts), steps(facts), waits(facts)
     inside = rows[table.in_steps[rows]]
     times = Intervals(table.times.starts[inside], table.times.ends[inside])
-    lasted = times.ends - times.starts
-    transfer = lasted if known is None else lasted - intervals.covered(times, known)
+    dur_ns = times.ends - times.starts
+    transfer = dur_ns if waiting is None else dur_ns - intervals.covered(times, waiting)
     start_ns = min(START_NS, int(transfer.min()))
-    carried, cast_ns = int(table.bytes[inside].sum()), table.bytes[inside] / 4 * CAST_BYTES / peaks(facts).memory_gbps
-    each_ns = transfer - (transfer - start_ns) // 2 + np.rint(cast_ns).astype(np.int64)
-    begin_ns = np.maximum(computed_ns(facts, table.ids[inside]), np.where(lasted > transfer, times.ends - transfer, 0))
-    spared = _sooner(used_step(facts, table.ids[inside]), begin_ns, times.ends, each_ns)
+    sent, cast_ns = int(table.bytes[inside].sum()), table.bytes[inside] / 4 * CAST_BYTES / peaks(facts).memory_gbps
+    halved_ns = transfer - (transfer - start_ns) // 2 + np.rint(cast_ns).astype(np.int64)
+    ready_ns = np.maximum(computed_ns(facts, table.ids[inside]), np.where(dur_ns > transfer, times.ends - transfer, 0))
+    sooner_ns = _sooner(used_step(facts, table.ids[inside]), ready_ns, times.ends, halved_ns)
     exposed = exposed_ns(facts, table, inside)
-    spared_ns = min(round_half_up(spared, used.count), exposed)
-    open_ns = lasted - intervals.covered(times, device_work(facts).of(WorkClass.COMPUTE))
-    open_share = spared_ns * used.count / max(int(lasted[open_ns > 0].sum()), 1)
+    spared_ns = min(round_half_up(sooner_ns, used.count), exposed)
+    open_ns = dur_ns - intervals.covered(times, device_work(facts).of(WorkClass.COMPUTE))
+    open_share = spared_ns * used.count / max(int(dur_ns[open_ns > 0].sum()), 1)
     return WideGradients(
         role=role,
         ids=table.ids[inside[open_ns > 0]],
         calls=round_half_up(len(inside), used.count),
-        bytes=round_half_up(carried, used.count),
-        ns=round_half_up(int(lasted.sum()), used.count),
+        bytes=round_half_up(sent, used.count),
+        ns=round_half_up(int(dur_ns.sum()), used.count),
         exposed_ns=exposed,
-        halved_ns=round_half_up(int((lasted - transfer + each_ns).sum()), used.count),
+        halved_ns=round_half_up(int((dur_ns - transfer + halved_ns).sum()), used.count),
         spared_ns=spared_ns,
         left=1.0 - min(open_share, 1.0),
-        compared=known is not None,
+        compared=waiting is not None,
     )
 
 
 def _sooner(step: IntArray, begin_ns: IntArray, end_ns: IntArray, each_ns: IntArray) -> int:
-    """By how much the last of each step ends sooner if they follow each other as soon as they can. Sum of steps."""
+    """Sum over steps of the ns by which the last collective ends sooner, if each starts as soon as it can."""
     spared = 0
     for number in np.unique(step):
         mine = np.flatnonzero(step == number)
@@ -289,27 +291,28 @@ def crossings(facts: Facts) -> tuple[Crossing, ...]:
     return tuple(_crossing(facts, role, some, within, each) for role, some in by_role.items() if len(some))
 
 
-def _crossing(facts: Facts, role: Role, rows: IntArray, within: IntArray, each: int) -> Crossing:
+def _crossing(facts: Facts, role: Role, rows: IntArray, intra_rows: IntArray, machine_ranks: int) -> Crossing:
+    """What one role's inter-machine collectives take, and what both kinds of groups would take if they swapped."""
     table, device = collective_table(facts), peaks(facts)
-    took, _ = _transfers(facts, table, rows)
-    told = (took > 0) & table.in_steps[rows]
-    if not told.any():
+    transfer_ns, _ = _transfers(facts, table, rows)
+    timed = (transfer_ns > 0) & table.in_steps[rows]
+    if not timed.any():
         raise Missing("waiting inside large collectives", HOW)
     wire, size = _wire(table, rows), int(table.group_size[rows].max())
-    inside = np.minimum(START_NS + wire / _links_gbps(device, size), took)
-    lasted, used = table.times.ends - table.times.starts, rows[table.in_steps[rows]]
-    others = within[table.group_size[within] * size > each]
-    rate = float(wire[told].sum() / took[told].sum())
-    longer = START_NS + _wire(table, others) / max(rate, 1e-9)
+    inside_ns = np.minimum(START_NS + wire / _links_gbps(device, size), transfer_ns)
+    dur_ns, used = table.times.ends - table.times.starts, rows[table.in_steps[rows]]
+    swapped = intra_rows[table.group_size[intra_rows] * size > machine_ranks]
+    rate = float(wire[timed].sum() / transfer_ns[timed].sum())
+    between_ns = START_NS + _wire(table, swapped) / max(rate, 1e-9)
     return Crossing(
         role=role,
         group_size=size,
-        machine_ranks=each,
+        machine_ranks=machine_ranks,
         ids=table.ids[rows],
-        ns=round_half_up(int(lasted[used].sum()), steps(facts).count),
+        ns=round_half_up(int(dur_ns[used].sum()), steps(facts).count),
         gbps=rate,
-        left=float(inside[told].sum() / took[told].sum()),
-        others_ids=table.ids[others],
-        others_group=np.arange(len(others)),
-        others_ns=np.stack([np.maximum(longer, lasted[others]).astype(np.int64)] * 3),
+        left=float(inside_ns[timed].sum() / transfer_ns[timed].sum()),
+        others_ids=table.ids[swapped],
+        others_group=np.arange(len(swapped)),
+        others_ns=np.stack([np.maximum(between_ns, dur_ns[swapped]).astype(np.int64)] * 3),
     )

@@ -56,10 +56,10 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     size = collectives.told_bytes(facts.rank.collectives, told)
     names = tuple(dict.fromkeys(operation.tolist()))
     zero, stands = rank.zero_unix_ns, intervals.union(Intervals(held.from_ns, held.until_ns))
-    computing = intervals.subtract(_ops(facts), stands) if on_cpu else device_time(facts).compute
+    computing = intervals.subtract(_op_times(facts), stands) if on_cpu else device_time(facts).compute
     peer, other = groups.peer[mine], _of_two(rank.index, groups)[groups.group[mine]]
     peer = np.where(transfer & (peer < 0), other, peer)
-    sides = pipeline_sides(facts, _asking(facts, ids), operation, _beside(rank.index, groups, mine, peer))
+    sides = pipeline_sides(facts, _launching_calls(facts, ids), operation, _beside(rank.index, groups, mine, peer))
     calls = Calls(
         ids=ids,
         operation=np.array([names.index(one) for one in operation], dtype=np.int64),
@@ -107,11 +107,11 @@ def _queues(facts: Facts, ids: IntArray, group: IntArray, on_cpu: bool, transfer
 
 
 def _after(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray) -> IntArray:
-    """Of each call on a device the one of another queue that it had to wait for: it began as soon as that was over.
+    """For each device call the call of another queue that it waited for: it began as soon as that one ended.
 
     As an all-reduce between the groups that shards were reduced in.
     """
-    launch = _asking(facts, ids)
+    launch = _launching_calls(facts, ids)
     order = np.argsort(end, kind="stable")
     last = order[np.maximum(np.searchsorted(end[order], begin, side="right") - 1, 0)] if len(order) else order
     at_once = (begin >= end[last]) & (begin - end[last] <= AT_ONCE_NS) & (end[last] > begin[last])
@@ -121,7 +121,7 @@ def _after(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: I
 
 
 def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray, after: IntArray) -> IntArray:
-    """When calls on a device could have begun, were it not for the one before in their queue, or in another.
+    """When each device call could have begun if its queue had been free; calls that waited for none keep `begin`.
 
     A communication stream that was still busy goes on at once; what it then runs was asked for, and the compute that
     was launched before that was done, earlier: how much earlier does not depend on when other ranks came.
@@ -135,13 +135,14 @@ def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: I
     return np.where((follows | (after >= 0)) & (launch >= 0), ready, begin)
 
 
-def _asking(facts: Facts, ids: IntArray) -> IntArray:
+def _launching_calls(facts: Facts, ids: IntArray) -> IntArray:
+    """The span id of the call that launched each of `ids`; an id that no known call launched stays as it is."""
     work = device_work(facts)
     if not len(work.ids):
         return ids
     row = np.minimum(np.searchsorted(work.ids, ids), len(work.ids) - 1)
-    known = (work.ids[row] == ids) & (work.launch[row] >= 0)
-    return np.where(known, work.launch[row], ids)
+    launched = (work.ids[row] == ids) & (work.launch[row] >= 0)
+    return np.where(launched, work.launch[row], ids)
 
 
 def _of_two(rank: int, groups: collectives.CallGroups) -> IntArray:
@@ -151,7 +152,7 @@ def _of_two(rank: int, groups: collectives.CallGroups) -> IntArray:
 
 
 def _beside(rank: int, groups: collectives.CallGroups, calls: IntArray, peer: IntArray) -> IntArray:
-    """1 where the other rank of a transfer is the next of its group, -1 where it is the one before, else 0."""
+    """Of each transfer: 1 if its peer is the next rank of the group, -1 if it is the one before, else 0."""
     found, group = np.zeros(len(calls), dtype=np.int64), groups.group[calls]
     for number in np.unique(group[(group >= 0) & (peer >= 0)]).tolist():
         place = {one: at for at, one in enumerate(groups.groups[number].ranks)}
@@ -194,11 +195,12 @@ def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
     return np.where(around >= 0, np.append(ops.end_ns, 0)[around], begin)
 
 
-def _ops(facts: Facts) -> Intervals:
+def _op_times(facts: Facts) -> Intervals:
+    """When ops run on training threads in the used steps, without the ops that start a collective."""
     used, ops = steps(facts), on_training_threads(facts, host_spans(facts, SpanKind.OP)).times
-    asking = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: not name.startswith(("gloo:", "mpi:")))
-    asking = on_training_threads(facts, asking)
-    return intervals.clip(intervals.subtract(ops, asking.times), used.start_ns, used.end_ns)
+    starting = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: not name.startswith(("gloo:", "mpi:")))
+    starting = on_training_threads(facts, starting)
+    return intervals.clip(intervals.subtract(ops, starting.times), used.start_ns, used.end_ns)
 
 
 def _lane(asked: IntArray, held: Held, computing: Intervals, bounds: IntArray, zero: int) -> Lane:
@@ -251,6 +253,7 @@ def asked_work(facts: Facts, on_cpu: bool) -> Work:
 
 
 def _of_kernels(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
+    """Compute kernels: span ids, sizes in threads, durations in ns."""
     work, spans = device_work(facts), facts.rank.spans
     row = facts.rank.kernels.index.get_indexer(pd.Index(work.ids[work.work_class == WorkClass.COMPUTE]))
     kernels = facts.rank.kernels.iloc[row[row >= 0]]
@@ -260,6 +263,7 @@ def _of_kernels(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def _of_ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
+    """Host ops: span ids, sizes in input elements, durations in ns without the ops inside them."""
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP))
     position, inputs = recorded_inputs(facts, ops.ids)
     sizes = np.array([*(sum(one.elements for some in taken for one in some) for taken in inputs), 0], dtype=np.int64)

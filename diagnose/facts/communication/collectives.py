@@ -134,10 +134,11 @@ def _operation(name: str) -> str:
     return name.partition(":")[2] if started else kinds.collective_of(name) or "unknown"
 
 
-def _element_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
-    names = [str(dtype).lower().partition("_")[0] for dtype in told["dtype"].cat.categories]
+def _element_bytes(recorded: pd.DataFrame, row: IntArray) -> IntArray:
+    """Bytes of one element by the dtype in each `row` of the table; 0 where unknown or the row is -1."""
+    names = [str(dtype).lower().partition("_")[0] for dtype in recorded["dtype"].cat.categories]
     sizes = [next((size for size, types in _ELEMENT_BYTES if name in types), 0) for name in names]
-    found: IntArray = np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
+    found: IntArray = np.array([*sizes, 0], dtype=np.int64)[np.append(recorded["dtype"].cat.codes.to_numpy(), -1)[row]]
     return found
 
 

@@ -228,27 +228,28 @@ class _Rounds:
     """A turn ends with a step of the optimizer; each forward of DDP in it begins a round."""
 
     def __init__(self, facts: Facts) -> None:
+        """Finds in which round and turn each gradient reduction of DDP runs."""
         self._forward_ns = _forwards(facts).start_ns
         self._optimizer_ns = host_spans(facts, SpanKind.ANNOTATION, named=is_update).outermost().start_ns
         reduces = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)
-        found, turn = self._place(reduces.start_ns)
-        found, turn = found[found >= 0], turn[found >= 0]
+        round_of, turn = self._place(reduces.start_ns)
+        round_of, turn = round_of[round_of >= 0], turn[round_of >= 0]
         self._last = np.full(len(self._optimizer_ns) + 1, -1)  # Round of each turn that reduces last; -1 if none does.
-        np.maximum.at(self._last, turn, found)
+        np.maximum.at(self._last, turn, round_of)
         whole = (turn > 0) & (turn < len(self._optimizer_ns))
-        seen, calls = np.unique(np.stack((turn[whole], found[whole])), axis=1, return_counts=True)
+        seen, calls = np.unique(np.stack((turn[whole], round_of[whole])), axis=1, return_counts=True)
         self.counts = np.unique(seen[0], return_counts=True)[1]  # Rounds that reduce, of each whole turn that has some.
         self.alike = len(calls) > 0 and bool(calls.min() == calls.max())
 
     def _place(self, moments: IntArray) -> tuple[IntArray, IntArray]:
         """The round and the turn that each moment is in; round -1 before the first forward of its turn."""
         turn = np.searchsorted(self._optimizer_ns, moments, side="right")
-        begun = np.append(np.iinfo(np.int64).min, self._optimizer_ns)[turn]
-        found = np.searchsorted(self._forward_ns, moments, side="right") - 1
-        since = np.append(self._forward_ns, np.iinfo(np.int64).min)[found]
-        return np.where(since >= begun, found, -1), turn
+        turn_begin_ns = np.append(np.iinfo(np.int64).min, self._optimizer_ns)[turn]
+        round_of = np.searchsorted(self._forward_ns, moments, side="right") - 1
+        round_begin_ns = np.append(self._forward_ns, np.iinfo(np.int64).min)[round_of]
+        return np.where(round_begin_ns >= turn_begin_ns, round_of, -1), turn
 
     def early(self, moments: IntArray) -> Mask:
         """Which moments are in a round after which another one of the same turn reduces again."""
-        found, turn = self._place(moments)
-        return (found >= 0) & (found < self._last[turn])
+        round_of, turn = self._place(moments)
+        return (round_of >= 0) & (round_of < self._last[turn])

@@ -78,18 +78,19 @@ def job_times(job: Job) -> JobTimes:
 
 
 def _calls(job: Job) -> tuple[Calls, IntArray]:
+    """All ranks' calls in one table, transfer and wait still 0, and the row of each rank's first call."""
     counts = [len(sequence.calls.ids) for sequence in job.sequences]
     first = np.concatenate(([0], np.cumsum(counts)))
     join_point, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
     whole = np.zeros(first[-1], dtype=bool)
-    for number, met in enumerate(job.join_points):
-        at = first[met.ranks] + met.calls
-        join_point[at], last[at], awaited[at] = number, met.last_ns, met.ranks[met.arrived_ns.argmax()]
-        whole[at] = met.whole
+    for number, point in enumerate(job.join_points):
+        rows = first[point.ranks] + point.calls
+        join_point[rows], last[rows], awaited[rows] = number, point.last_ns, point.ranks[point.arrived_ns.argmax()]
+        whole[rows] = point.whole
     rank = np.repeat(np.arange(len(counts)), counts)
-    none = np.zeros(first[-1], dtype=np.int64)
+    zeros = np.zeros(first[-1], dtype=np.int64)
     call = np.arange(first[-1]) - first[rank]
-    return Calls(rank, call, join_point, last, awaited, none, none.copy(), whole), first
+    return Calls(rank, call, join_point, last, awaited, zeros, zeros.copy(), whole), first
 
 
 def _rank(one: CollectiveSequence, calls: Calls, first: int) -> tuple[IntArray, IntArray]:
@@ -108,19 +109,20 @@ def _rank(one: CollectiveSequence, calls: Calls, first: int) -> tuple[IntArray, 
 
 
 def _caused(job: Job, waits: IntArray) -> IntArray:
-    found = np.zeros((len(job.sequences), 3), dtype=np.int64)
-    begin, end, whom = waits[:, (waits[1] > waits[0]) & (waits[2] >= 0)]
-    for at, (one, rows) in enumerate(zip(job.sequences, members(whom, len(job.sequences)), strict=True)):
-        held = np.stack((one.lane.from_ns, one.lane.until_ns), axis=1).ravel()
-        moments = np.maximum.accumulate(np.concatenate((one.bounds_ns[:1], held, one.bounds_ns[-1:])))
-        by_itself, computed = (
+    """ns that others waited for each rank while it computed, was on its host, or was held up: shape (ranks, 3)."""
+    caused_ns = np.zeros((len(job.sequences), 3), dtype=np.int64)
+    begin, end, awaited = waits[:, (waits[1] > waits[0]) & (waits[2] >= 0)]
+    for rank, (sequence, rows) in enumerate(zip(job.sequences, members(awaited, len(job.sequences)), strict=True)):
+        held_ns = np.stack((sequence.lane.from_ns, sequence.lane.until_ns), axis=1).ravel()
+        moments = np.maximum.accumulate(np.concatenate((sequence.bounds_ns[:1], held_ns, sequence.bounds_ns[-1:])))
+        own, computed = (
             np.interp(end[rows], moments, done) - np.interp(begin[rows], moments, done)
-            for part in map(np.cumsum, stretches_ns(one))
+            for part in map(np.cumsum, stretches_ns(sequence))
             for done in [np.concatenate(([0], np.repeat(part[:-1], 2), part[-1:]))]  # At the moments.
         )
-        compute, host = round(float(computed.sum())), round(float((by_itself - computed).sum()))
-        found[at] = compute, host, max(int((end - begin)[rows].sum()) - compute - host, 0)
-    return found
+        compute, host = round(float(computed.sum())), round(float((own - computed).sum()))
+        caused_ns[rank] = compute, host, max(int((end - begin)[rows].sum()) - compute - host, 0)
+    return caused_ns
 
 
 class GroupTimes(Struct, frozen=True):
@@ -212,6 +214,7 @@ def unmatched(job: Job, times: JobTimes) -> list[Unmatched]:
 
 
 def _unmatched(job: Job, times: JobTimes) -> Iterator[tuple[int, tuple[WhyUnmatched, str, tuple[int, ...], int]]]:
+    """Of each call in a step without a full match: rank position, then (why, operation, missing ranks, held ns)."""
     calls, recorded = times.calls, set(job.ranks)
     world = max(len(job.sequences), *(one.world_size for one in job.sequences))
     for row in np.flatnonzero(~calls.whole).tolist():

@@ -79,37 +79,38 @@ def cut(one: CollectiveSequence, numbers: tuple[int, ...]) -> CollectiveSequence
     )
 
 
-def _shifted(one: CollectiveSequence, by_ns: int) -> CollectiveSequence:
+def _shifted(sequence: CollectiveSequence, by_ns: int) -> CollectiveSequence:
     if not by_ns:
-        return one
-    calls = replace(one.calls, begin_ns=one.calls.begin_ns - by_ns, end_ns=one.calls.end_ns - by_ns)
-    lane = replace(one.lane, from_ns=one.lane.from_ns - by_ns, until_ns=one.lane.until_ns - by_ns)
-    return replace(one, bounds_ns=one.bounds_ns - by_ns, calls=calls, lane=lane)
+        return sequence
+    calls = replace(sequence.calls, begin_ns=sequence.calls.begin_ns - by_ns, end_ns=sequence.calls.end_ns - by_ns)
+    lane = replace(sequence.lane, from_ns=sequence.lane.from_ns - by_ns, until_ns=sequence.lane.until_ns - by_ns)
+    return replace(sequence, bounds_ns=sequence.bounds_ns - by_ns, calls=calls, lane=lane)
 
 
 def _groups(sequences: Sequences, pipelines: Pipelines) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
+    """The job's process groups, and by rank the position of each call's group in these; -1 if unknown."""
     found: dict[tuple[int, str | int], int] = {}
     groups: list[ProcessGroup] = []
     of_rank = []
     threads = _thread_groups(sequences, pipelines)
     numbers: dict[tuple[object, ...], int] = {}
     number_of: dict[int, int] = {}  # By identity: ranks share groups of thousands of ranks.
-    for at, one in enumerate(sequences):
-        place = np.full(len(one.groups) + 1, -1)
-        seen: dict[int, int] = defaultdict(int)
-        for k, group in enumerate(one.groups):
-            told = threads.get((at, k)) if not group.name and not group.ranks else group
-            if told is None:
+    for rank, sequence in enumerate(sequences):
+        group_number = np.full(len(sequence.groups) + 1, -1)
+        repeats: dict[int, int] = defaultdict(int)
+        for k, group in enumerate(sequence.groups):
+            known = threads.get((rank, k)) if not group.name and not group.ranks else group
+            if known is None:
                 continue
-            if id(told) not in number_of:
-                number_of[id(told)] = numbers.setdefault((told.ranks or told.name, told.use), len(numbers))
-            alike = number_of[id(told)]
-            key = alike, told.name if threads else seen[alike]
-            seen[alike] += 1
-            place[k] = found.setdefault(key, len(found))
+            if id(known) not in number_of:
+                number_of[id(known)] = numbers.setdefault((known.ranks or known.name, known.use), len(numbers))
+            same_ranks = number_of[id(known)]
+            key = same_ranks, known.name if threads else repeats[same_ranks]
+            repeats[same_ranks] += 1
+            group_number[k] = found.setdefault(key, len(found))
             if len(found) > len(groups):
-                groups.append(told)
-        of_rank.append(place[one.calls.group])
+                groups.append(known)
+        of_rank.append(group_number[sequence.calls.group])
     return tuple(groups), of_rank
 
 
@@ -119,7 +120,7 @@ def _thread_groups(sequences: Sequences, pipelines: Pipelines) -> dict[tuple[int
     By (position of the sequence, position in its groups). Groups of a pipeline's stages are taken last: they only send.
     """
     unnamed = [(at, k) for at, one in enumerate(sequences) for k, group in enumerate(one.groups) if not group.name]
-    ends = {(at, k): _ends(sequences[at], k) for at, k in unnamed}
+    ends = {(at, k): _call_ends(sequences[at], k) for at, k in unnamed}
     position = {one.rank: at for at, one in enumerate(sequences)}
     everyone = ProcessGroup("", "", tuple(sequence.rank for sequence in sequences))
     known = {id(group): group for one in sequences for group in one.known_groups}  # To tell equal ones takes longer.
@@ -142,34 +143,34 @@ def _thread_groups(sequences: Sequences, pipelines: Pipelines) -> dict[tuple[int
 _Ends = dict[tuple[str, int, int], int]  # By operation, step and turn.
 
 
-def _ends(one: CollectiveSequence, group: int) -> _Ends:
-    turns: dict[tuple[str, int], int] = defaultdict(int)
-    found: _Ends = {}
-    for row in np.flatnonzero(one.calls.group == group).tolist():
-        name, step = one.operations[int(one.calls.operation[row])], int(one.calls.step[row])
-        found[name, step, turns[name, step]] = int(one.calls.end_ns[row])
-        turns[name, step] += 1
-    return found
+def _call_ends(sequence: CollectiveSequence, group: int) -> _Ends:
+    repeats: dict[tuple[str, int], int] = defaultdict(int)
+    end_of: _Ends = {}
+    for row in np.flatnonzero(sequence.calls.group == group).tolist():
+        name, step = sequence.operations[int(sequence.calls.operation[row])], int(sequence.calls.step[row])
+        end_of[name, step, repeats[name, step]] = int(sequence.calls.end_ns[row])
+        repeats[name, step] += 1
+    return end_of
 
 
 def _together(
     ends: dict[tuple[int, int], _Ends], own: tuple[int, int], group: ProcessGroup, position: dict[int, int]
 ) -> tuple[float, list[tuple[int, int]]]:
-    """How far apart (ns) ranks leave the same collectives if they are a group, and the threads' groups that do so."""
-    worst, members = 0.0, [own]
+    """(ns by which ranks differ in leaving calls, their (sequence, group) keys) of the best match for this group."""
+    worst_ns, members = 0.0, [own]
     for rank in group.ranks[1:]:
         if rank in position:
-            others = ((_apart(ends[own], ends[key]), key) for key in ends if key[0] == position[rank])
-            apart, other = min(others, default=(inf, own))
-            worst, members = max(worst, apart), [*members, other]
-    return worst, members
+            others = ((_median_spread_ns(ends[own], ends[key]), key) for key in ends if key[0] == position[rank])
+            spread_ns, best = min(others, default=(inf, own))
+            worst_ns, members = max(worst_ns, spread_ns), [*members, best]
+    return worst_ns, members
 
 
-def _apart(some: _Ends, others: _Ends) -> float:
-    both = some.keys() & others.keys()
-    if 2 * len(both) <= max(len(some), len(others)):
+def _median_spread_ns(first: _Ends, second: _Ends) -> float:
+    shared = first.keys() & second.keys()
+    if 2 * len(shared) <= max(len(first), len(second)):
         return inf
-    difference = np.array([some[key] - others[key] for key in both])
+    difference = np.array([first[key] - second[key] for key in shared])
     return float(np.median(np.abs(difference - np.median(difference))))
 
 

@@ -205,17 +205,18 @@ def loose_gradients(facts: Facts) -> LooseGradients:
 
 
 def _in_buckets(facts: Facts, rows: IntArray, run: IntArray) -> IntArray:
+    """ns that each run of reductions would take in buckets of DDP's size: shape (3 estimates, runs)."""
     table, hideable = collective_table(facts), exposure(facts).hideable_share if len(rows) else 0.0
     dur = (table.times.ends - table.times.starts)[rows]
-    found = np.zeros((3, int(run.max(initial=-1)) + 1), dtype=np.int64)
-    for at in range(found.shape[1]):
-        lasted, carried = dur[run == at], int(table.bytes[rows[run == at]].sum())
-        usual = 1 + ceil(max(carried - FIRST_BYTES, 0) / BUCKET_BYTES)
-        spared = max(len(lasted) - usual, 0) * int(lasted.min())
-        rest = int(lasted.sum()) - spared
-        hidden = hideable * (1.0 - 1.0 / usual)
-        found[:, at] = rest + spared // 2, rest * (1.0 - OVERLAPPED * hidden), rest * (1.0 - hidden)
-    return found
+    joined_ns = np.zeros((3, int(run.max(initial=-1)) + 1), dtype=np.int64)
+    for number in range(joined_ns.shape[1]):
+        single_ns, run_bytes = dur[run == number], int(table.bytes[rows[run == number]].sum())
+        buckets = 1 + ceil(max(run_bytes - FIRST_BYTES, 0) / BUCKET_BYTES)
+        spared = max(len(single_ns) - buckets, 0) * int(single_ns.min())
+        rest = int(single_ns.sum()) - spared
+        hidden = hideable * (1.0 - 1.0 / buckets)
+        joined_ns[:, number] = rest + spared // 2, rest * (1.0 - OVERLAPPED * hidden), rest * (1.0 - hidden)
+    return joined_ns
 
 
 class HostGathers(Struct, frozen=True):

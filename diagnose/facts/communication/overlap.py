@@ -111,9 +111,10 @@ def exposure(facts: Facts) -> Exposure:
     )
 
 
-def _by_role(facts: Facts, table: CollectiveTable, ids: IntArray, known: Intervals | None) -> tuple[ExposedRole, ...]:
+def _by_role(facts: Facts, table: CollectiveTable, ids: IntArray, waiting: Intervals | None) -> tuple[ExposedRole, ...]:
+    """Exposed device communication by role, most exposed first. `ids`: collectives with exposed time."""
     used, exposed, role_of = steps(facts), device_time(facts).exposed_communication, roles(facts)
-    transfer = exposed if known is None else intervals.subtract(exposed, known)
+    transfer = exposed if waiting is None else intervals.subtract(exposed, waiting)
     found = []
     for role in sorted(set(role_of[~table.on_host].tolist()), key=lambda one: one.value):
         rows = np.flatnonzero((role_of == role) & ~table.on_host)
@@ -229,15 +230,16 @@ def _has_a_part(facts: Facts, table: CollectiveTable, rows: IntArray) -> bool:
 def _gather_ns(
     facts: Facts, table: CollectiveTable, rows: IntArray, sizes: IntArray, rounds: int
 ) -> tuple[int, int, int]:
-    lasted = (table.times.ends - table.times.starts)[rows]
+    """Low, likely and high ns per step to gather updated parameters: half of what all-reduces of gradients take."""
+    dur_ns = (table.times.ends - table.times.starts)[rows]
     _, size = np.unique(sizes, return_inverse=True)
     shortest = np.full(int(size.max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(shortest, size, lasted)
-    others = optional(peers, facts)
-    waited = {} if others is None else dict(zip(others.met.tolist(), others.waits_ns.tolist(), strict=True))
+    np.minimum.at(shortest, size, dur_ns)
+    job_peers = optional(peers, facts)
+    waited = {} if job_peers is None else dict(zip(job_peers.met.tolist(), job_peers.waits_ns.tolist(), strict=True))
     transfer = [
-        max(ns - waited.get(one, 0), 0) for one, ns in zip(table.ids[rows].tolist(), lasted.tolist(), strict=True)
+        max(ns - waited.get(one, 0), 0) for one, ns in zip(table.ids[rows].tolist(), dur_ns.tolist(), strict=True)
     ]
-    totals = (int(shortest[size].sum()), sum(transfer), 2 * int(lasted.sum()))
+    totals = (int(shortest[size].sum()), sum(transfer), 2 * int(dur_ns.sum()))
     less, likely, most = sorted(round_half_up(total, 2 * rounds * steps(facts).count) for total in totals)
     return less, likely, most

@@ -84,11 +84,12 @@ def _arrivals(join_points: Sequence[JoinPoint]) -> _Arrivals:
 
 
 def _waited_ns(job: Job) -> IntArray:
-    met = _arrivals(job.join_points)
+    """Total ns that each rank is held up before the last rank of a call arrives, by position of the rank."""
+    arrivals = _arrivals(job.join_points)
     found = []
-    for one, rows in zip(job.sequences, members(met.rank, len(job.sequences)), strict=True):
-        held = Intervals(one.lane.from_ns[one.lane.waits], one.lane.until_ns[one.lane.waits])
-        absent = Intervals(met.arrived_ns[rows], met.arrived_ns[rows] + met.wait_ns[rows])
+    for sequence, rows in zip(job.sequences, members(arrivals.rank, len(job.sequences)), strict=True):
+        held = Intervals(sequence.lane.from_ns[sequence.lane.waits], sequence.lane.until_ns[sequence.lane.waits])
+        absent = Intervals(arrivals.arrived_ns[rows], arrivals.arrived_ns[rows] + arrivals.wait_ns[rows])
         found.append(intervals.intersect(intervals.union(held), intervals.union(absent)).total)
     return np.array(found, dtype=np.int64)
 
@@ -177,10 +178,11 @@ def compared(
 def _left_out(
     ranks: Mapping[int, KeptSequence | None], known: Mapping[int, KeptSequence], some: Sequence[int]
 ) -> Iterator[IntegrityNote]:
-    if strange := [str(rank) for rank in ranks if rank not in known]:
-        more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
+    """Notes on ranks and steps that are not compared with the others."""
+    if incomparable := [str(rank) for rank in ranks if rank not in known]:
+        more = f" and {len(incomparable) - MOST_NAMED} more" if len(incomparable) > MOST_NAMED else ""
         yield IntegrityNote(
-            f"Not compared with the other ranks: {', '.join(strange[:MOST_NAMED])}{more}.",
+            f"Not compared with the other ranks: {', '.join(incomparable[:MOST_NAMED])}{more}.",
             "Their recordings have no steps or no comparable collectives, so waits for these ranks are unknown.",
             Severity.NOTE,
         )

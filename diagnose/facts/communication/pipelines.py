@@ -161,30 +161,32 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
 
 
 def _of_actions(facts: Facts, ids: IntArray) -> Sides:
+    """Stage and direction of each transfer by the schedule action around it; -1 and 0 outside of actions."""
     actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
     around = np.append(actions.ids, intervals.NONE)[actions.around(spans_of(facts, ids))]
-    found = [_ACTION.match(name_of(facts, action)) for action in around.tolist()]
-    stage = [int(one[1]) if one else -1 for one in found]
-    toward = [_TOWARD[one[2], one[3]] if one else 0 for one in found]
+    matches = [_ACTION.match(name_of(facts, action)) for action in around.tolist()]
+    stage = [int(action_match[1]) if action_match else -1 for action_match in matches]
+    toward = [_TOWARD[action_match[2], action_match[3]] if action_match else 0 for action_match in matches]
     return Sides(np.array(stage, dtype=np.int64), np.array(toward, dtype=np.int64))
 
 
 def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntArray:
+    """Direction of each transfer by the order of passes: 1 to the next stage, -1 to the one before, 0 unknown."""
     step, passes = used_step(facts, ids), _passes(facts, facts.rank.spans["start_ns"].to_numpy()[ids])
     toward = np.zeros(len(ids), dtype=np.int64)
-    for one in np.intersect1d(step[step >= 0], passes.step).tolist():
-        mine = np.flatnonzero(step == one)
-        forward, after = passes.forward[passes.step == one], passes.after[passes.step == one]
-        last = np.searchsorted(after, mine, side="right") - 1
+    for number in np.intersect1d(step[step >= 0], passes.step).tolist():
+        here = np.flatnonzero(step == number)
+        forward, after = passes.forward[passes.step == number], passes.after[passes.step == number]
+        last = np.searchsorted(after, here, side="right") - 1
         sent = np.where(forward[np.maximum(last, 0)], 1, -1)
-        received = np.flatnonzero(~sends[mine])
+        received = np.flatnonzero(~sends[here])
         if len(received) >= len(forward):  # A stage in the middle: one transfer in for each pass.
             order = np.minimum(np.arange(len(received)), len(forward) - 1)
-            taken = np.where(forward[order], -1, 1)
+            came = np.where(forward[order], -1, 1)
         else:
-            taken = np.full(len(received), 1 if sends[mine[0]] else -1)
-        toward[mine] = sent
-        toward[mine[received]] = taken
+            came = np.full(len(received), 1 if sends[here[0]] else -1)
+        toward[here] = sent
+        toward[here[received]] = came
     return toward
 
 

@@ -108,12 +108,12 @@ def asked_by(facts: Facts, table: CollectiveTable) -> IntArray:
 
 
 def _large_together(table: CollectiveTable, chosen: Mask, turn: IntArray) -> Mask:
-    """Which of them are of a turn in which they carry GRADIENT_BYTES; of unknown size none are."""
+    """Which of the chosen collectives are in a turn with GRADIENT_BYTES in total; none if sizes are unknown."""
     return chosen & (np.bincount(turn, np.maximum(table.bytes, 0) * chosen)[turn] >= GRADIENT_BYTES)
 
 
 def _as_large(table: CollectiveTable, gathered: Mask, reduced: Mask) -> bool:
-    """Whether as much is gathered as is reduced, or half or twice as much: parameters and gradients of some bytes."""
+    """Whether gathered bytes are 0.5, 1 or 2 times the reduced bytes, as parameters and gradients of some types are."""
     total, of_gradients = (int(np.maximum(table.bytes, 0)[some].sum()) for some in (gathered, reduced))
     return any(abs(total - times * of_gradients) < ALIKE * total for times in (0.5, 1.0, 2.0))
 
@@ -122,18 +122,19 @@ class _Place:
     """Where in the program collectives are started. Masks of shape (collectives,)."""
 
     def __init__(self, facts: Facts, asked: IntArray) -> None:
+        """`asked` are the ids of the host spans that start the collectives; -1 if unknown."""
         self._facts, self._known = facts, asked >= 0
         self._asked = spans_of(facts, np.maximum(asked, 0))
-        back = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD))
-        ops, updated = facts.rank.ops, updates(facts).end_ns
+        backward = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD))
+        ops, update_end_ns = facts.rank.ops, updates(facts).end_ns
         forward = ops.index[(ops["sequence"] >= 0).to_numpy() & (ops["forward_thread"] <= 0).to_numpy()].to_numpy()
-        self.in_backward = self._in(back)
+        self.in_backward = self._in(backward)
         self.in_update = self._in(host_spans(facts, SpanKind.ANNOTATION, named=is_update))
-        last_back, last_update = self._last(back.end_ns), self._last(updated)
+        last_back, last_update = self._last(backward.end_ns), self._last(update_end_ns)
         last_forward = self._last(facts.rank.spans["start_ns"].to_numpy()[forward])
         self.after_backward = self._known & (last_back > np.maximum(last_update, last_forward))
         self.after_update = self._known & (last_update > np.maximum(last_back, last_forward))
-        self.turn = np.searchsorted(np.sort(updated), self._asked.start_ns, side="right")
+        self.turn = np.searchsorted(np.sort(update_end_ns), self._asked.start_ns, side="right")
 
     def inside(self, named: Callable[[str], bool]) -> Mask:
         """Whether an op or a range of such a name is open, on the same thread."""
@@ -165,15 +166,15 @@ def share_a_machine(facts: Facts, group_ranks: str, group_size: int) -> bool | N
     ranks are numbered machine by machine, as torchrun does. `group_ranks` as recorded, "" unknown.
     """
     ranks = _ranks(facts, group_ranks, group_size)
-    told = _recorded(facts, ranks)
-    if told is not None:
-        return told
-    each, known = _ranks_of_a_machine(facts)
-    if each < 2 and not known:
+    recorded = _recorded(facts, ranks)
+    if recorded is not None:
+        return recorded
+    machine_ranks, known = _ranks_of_a_machine(facts)
+    if machine_ranks < 2 and not known:
         return None  # One device is seen where each process is shown its own, and on machines that have no other.
     if ranks is not None:
-        return len({rank // each for rank in ranks}) == 1
-    return False if group_size > each else True if 0 < _world(facts) <= each else None
+        return len({rank // machine_ranks for rank in ranks}) == 1
+    return False if group_size > machine_ranks else True if 0 < _world(facts) <= machine_ranks else None
 
 
 def ranks_of_a_machine(facts: Facts) -> int | None:
@@ -190,13 +191,13 @@ def _ranks_of_a_machine(facts: Facts) -> tuple[int, bool]:
     return (noted, True) if noted else (facts.rank.provenance.machine_devices, False)
 
 
-def ranks_together(facts: Facts, told: IntArray) -> int:
+def ranks_together(facts: Facts, group_sizes: IntArray) -> int:
     """The fewest ranks of some collectives' groups, by the sizes that were recorded (-1 unknown): experts have fewer.
 
     Else of the only groups there are, else of the job. Raises Missing if that is not known.
     """
-    if len(told) and (told > 0).all():
-        return int(told.min())
+    if len(group_sizes) and (group_sizes > 0).all():
+        return int(group_sizes.min())
     groups = {len(group.ranks) for group in facts.rank.provenance.groups if len(group.ranks) > 1}
     if len(groups) == 1:
         return groups.pop()
@@ -206,7 +207,7 @@ def ranks_together(facts: Facts, told: IntArray) -> int:
 
 
 def _ranks(facts: Facts, group_ranks: str, group_size: int) -> list[int] | None:
-    """None unknown: also of lists that were cut."""
+    """The ranks of a group from its recorded text; None if the text was cut or is missing, unless it is all ranks."""
     found = [int(one) for one in re.findall(r"\d+", group_ranks)]
     if len(found) == group_size:
         return found
@@ -219,12 +220,12 @@ def _world(facts: Facts) -> int:
 
 
 def _recorded(facts: Facts, ranks: list[int] | None) -> bool | None:
-    """What the recordings of these ranks tell: the names of machines, else devices that several would compute on."""
-    others = optional(peers, facts)
-    if others is None or ranks is None or not set(ranks) <= set(others.ranks):
+    """Whether these ranks share a machine, by machine names or devices in their recordings; None if unknown."""
+    job_peers = optional(peers, facts)
+    if job_peers is None or ranks is None or not set(ranks) <= set(job_peers.ranks):
         return None
-    at = np.searchsorted(others.ranks, ranks)
-    machines, devices = others.machines[at], others.devices[at]
+    rows = np.searchsorted(job_peers.ranks, ranks)
+    machines, devices = job_peers.machines[rows], job_peers.devices[rows]
     if (machines >= 0).all():
         return len(set(machines.tolist())) == 1
     shared = len(set(devices.tolist())) < len(ranks) and (devices >= 0).all()

@@ -182,27 +182,27 @@ def _rounds(facts: Facts, at: IntArray) -> IntArray:
     return np.searchsorted(moments[order][new], at, side="right")
 
 
-def _bytes(facts: Facts, told: IntArray, by: IntArray) -> IntArray:
-    """As the table tells; on the host by the inputs of the op, where lists of results are not recorded."""
-    found = bytes_of_inputs(facts, by, lambda sizes: max(sizes) or -1)
+def _bytes(facts: Facts, table_bytes: IntArray, op_ids: IntArray) -> IntArray:
+    """Bytes of each collective: as the table says, else on the host by the inputs of the op that asked for it."""
+    input_bytes = bytes_of_inputs(facts, op_ids, lambda sizes: max(sizes) or -1)
     world = max(facts.rank.provenance.world_size or 0, 1)
-    part = named(facts, by, "c10d::allgather_") & (found > 0)  # Only a rank's own part is recorded.
-    return np.where(told >= 0, told, found * np.where(part, world, 1))
+    only_own_part = named(facts, op_ids, "c10d::allgather_") & (input_bytes > 0)  # Only a rank's own part is recorded.
+    return np.where(table_bytes >= 0, table_bytes, input_bytes * np.where(only_own_part, world, 1))
 
 
 def _traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray = NO_SPANS.ids) -> ShardTraffic:
-    """Of some rows of the shards; `more` is what the host does for these besides."""
-    table, used, known = collective_table(facts), steps(facts), waits(facts)
+    """Time and calls per step of the chosen collectives; `more`: host spans that an edit removes with them."""
+    table, used, peer_waits = collective_table(facts), steps(facts), waits(facts)
     rows = found.rows[chosen]
     inside = rows[table.in_steps[rows]]
     running = intervals.clip(intervals.union_of(table.times, inside), used.start_ns, used.end_ns)
     on_host = bool(table.on_host[rows].any())
-    stands = standing(facts) if on_host else intervals.EMPTY
-    alone = stands if on_host or not len(rows) else device_time(facts).exposed_communication
-    exposed = intervals.intersect(running, alone)
-    transfer = exposed if known is None else intervals.subtract(exposed, known)
+    blocked = standing(facts) if on_host else intervals.EMPTY
+    without_compute = blocked if on_host or not len(rows) else device_time(facts).exposed_communication
+    exposed = intervals.intersect(running, without_compute)
+    transfer = exposed if peer_waits is None else intervals.subtract(exposed, peer_waits)
     host = spans_of(facts, np.union1d(found.host_ids[chosen], more))
-    waiting = intervals.intersect(stands, intervals.union_of(table.times, rows[table.on_host[rows]]))
+    waiting = intervals.intersect(blocked, intervals.union_of(table.times, rows[table.on_host[rows]]))
     return ShardTraffic(
         ids=table.ids[rows],
         host_ids=host.ids,
@@ -227,14 +227,14 @@ def _bytes_of_a_round(found: Shards, chosen: Mask) -> int | None:
 
 
 def _alike(found: Shards, reduces: Mask) -> bool:
-    """Whether all rounds reduce equally often and as many bytes. Not if none does."""
-    _, place, calls = np.unique(found.round[reduces], return_inverse=True, return_counts=True)
-    carried = np.bincount(place.ravel(), weights=found.bytes[reduces])
-    return len(calls) > 0 and bool(np.ptp(calls) == 0 and np.ptp(carried) == 0)
+    """Whether all rounds reduce equally often and as many bytes; False if none does."""
+    _, round_row, calls = np.unique(found.round[reduces], return_inverse=True, return_counts=True)
+    round_bytes = np.bincount(round_row.ravel(), weights=found.bytes[reduces])
+    return len(calls) > 0 and bool(np.ptp(calls) == 0 and np.ptp(round_bytes) == 0)
 
 
 def _of_other_rounds(found: Shards) -> tuple[Mask, Mask]:
-    """Reductions of all rounds but the last of their turn; gathers of all but the first, where none is repeated."""
+    """Masks: reductions before their turn's last round, and gathers after its first if parameters are kept."""
     reduces, kept = ~found.gathers, not (found.gathers & found.backward).any()
     last = np.full(found.turns + 1, -1)
     np.maximum.at(last, found.turn[reduces], found.round[reduces])
@@ -255,29 +255,29 @@ def _blocks(facts: Facts, found: Shards) -> IntArray:
 
 
 def _cost(facts: Facts, found: Shards) -> tuple[float, float]:
-    """What a gather takes to start, and for each byte, in ns: by the quicker quarter of those of each size.
+    """(ns to start a gather, ns per byte), from the fastest quarter of the gathers of each size.
 
     Where all are of one size, one of SMALL_BYTES is taken to need as long for its bytes as to start.
     """
-    table, known = collective_table(facts), waits(facts)
+    table, waiting = collective_table(facts), waits(facts)
     chosen = found.gathers & (found.bytes > 0) & table.in_steps[found.rows]
     times, size = table.times.where(found.rows[chosen]), found.bytes[chosen].astype(np.float64)
-    takes = times.ends - times.starts - (0 if known is None else intervals.covered(times, known))
+    takes = times.ends - times.starts - (0 if waiting is None else intervals.covered(times, waiting))
     sizes = np.unique(size)
     if not len(sizes):
         return 0.0, 0.0
-    quick = np.array([np.quantile(takes[size == asked], QUICK) for asked in sizes])
+    quick_ns = np.array([np.quantile(takes[size == one_size], QUICK) for one_size in sizes])
     low, high = np.triu_indices(len(sizes), 1)
-    apart = sizes[high] >= 2 * sizes[low]
-    if apart.any():  # Theil and Sen's estimate: the median slope of all pairs.
-        byte_ns = max(float(np.median(((quick[high] - quick[low]) / (sizes[high] - sizes[low]))[apart])), 0.0)
+    far_apart = sizes[high] >= 2 * sizes[low]
+    if far_apart.any():  # Theil and Sen's estimate: the median slope of all pairs.
+        byte_ns = max(float(np.median(((quick_ns[high] - quick_ns[low]) / (sizes[high] - sizes[low]))[far_apart])), 0.0)
     else:
-        byte_ns = float(np.median(quick / (sizes + SMALL_BYTES)))
-    return float(np.clip(np.median(quick - byte_ns * sizes), 0.0, quick.min())), byte_ns
+        byte_ns = float(np.median(quick_ns / (sizes + SMALL_BYTES)))
+    return float(np.clip(np.median(quick_ns - byte_ns * sizes), 0.0, quick_ns.min())), byte_ns
 
 
 def _needless(found: Shards, block: IntArray, start_ns: float, byte_ns: float) -> Mask:
-    """Which would not be there if the units of a block were one, which takes as long as it does by its bytes.
+    """Mask: collectives that one unit per block would spare, by the time that all bytes of the block take.
 
     In HSDP an all-reduce follows what was scattered, so that the first of a unit is not joined with its second.
     """

@@ -47,6 +47,7 @@ class Known:
         self._known: dict[Callable[..., object], object] = {}
 
     def _get(self: K, compute: Callable[[K], T]) -> T:
+        """The value of a fact, computed at the first call; its `Missing` is kept and raised again."""
         if compute not in self._known:
             try:
                 self._known[compute] = compute(self)

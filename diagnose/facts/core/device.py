@@ -69,6 +69,7 @@ def device_work(facts: Facts) -> DeviceWork:
 
 
 def _classes(facts: Facts, ids: IntArray) -> npt.NDArray[np.int8]:
+    """The WorkClass of each device span: by name for kernels, COPY for all others."""
     names = facts.rank.spans["name"].cat
     codes = names.codes.to_numpy()[ids]
     by_code = np.zeros(len(names.categories), dtype=np.int8)

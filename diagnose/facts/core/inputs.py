@@ -116,6 +116,7 @@ def inputs_read(shapes: str, dtypes: str) -> Inputs:
 
 
 def _list(text: str) -> list[object]:
+    """The list that the JSON text holds; empty if it holds none or cannot be read."""
     try:
         value = json.loads(_ESCAPED.sub(" ", text)) if text else []
     except (ValueError, RecursionError):

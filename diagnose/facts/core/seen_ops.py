@@ -66,7 +66,7 @@ def seen_ops(facts: Facts) -> SeenOps:
         first=_first(graph, last, takes),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
         backward=graph.backward[last] == 1,
-        brought=_brought(graph, last),
+        brought=_depends_on_earlier(graph, last),
         takes=takes,
         sparse=None if graph.sparse is None else graph.sparse[last],
         looked_up=None if looked_up is None else np.maximum(looked_up[last] - last[0], -1),
@@ -91,12 +91,13 @@ def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]
 
 
 def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
-    begin = int(last[0])
-    found: list[set[int]] = [set() for _ in last]
+    """For each op of `last` the ops whose results it takes, as positions in `last`; -1 for ops before it."""
+    first = int(last[0])
+    makers_of: list[set[int]] = [set() for _ in last]
     for taker, maker in zip(graph.uses.tolist(), graph.used.tolist(), strict=True):
-        if taker >= begin:
-            found[taker - begin].add(max(maker - begin, -1))
-    return tuple(tuple(sorted(one)) for one in found)
+        if taker >= first:
+            makers_of[taker - first].add(max(maker - first, -1))
+    return tuple(tuple(sorted(makers)) for makers in makers_of)
 
 
 def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]) -> IntArray:
@@ -122,17 +123,19 @@ def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]
     return np.where(first < np.arange(len(last)), first, -1)
 
 
-def _brought(graph: ValueGraph, last: IntArray) -> Mask:
-    begin = int(last[0])
-    found = np.zeros(len(last), dtype=bool)
+def _depends_on_earlier(graph: ValueGraph, last: IntArray) -> Mask:
+    """Whether each op of `last` depends, through others or directly, on an op before `last`."""
+    first = int(last[0])
+    depends = np.zeros(len(last), dtype=bool)
     order = np.argsort(graph.uses, kind="stable")
     for taker, maker in zip(graph.uses[order].tolist(), graph.used[order].tolist(), strict=True):
-        if taker >= begin:  # What it takes was made before it, so that is known here.
-            found[taker - begin] |= maker < begin or found[maker - begin]
-    return found
+        if taker >= first:  # What it takes was made before it, so that is known here.
+            depends[taker - first] |= maker < first or depends[maker - first]
+    return depends
 
 
 def _recorded(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
+    """The recorded span of each op of `last`, by used step: shape (steps, ops); -1 where none matches."""
     makes = last[graph.makes[last] == 1]
     numbers = {graph.names[one].rstrip("_"): one for one in np.unique(graph.name[makes]).tolist()}
     spans = host_spans(facts, SpanKind.OP, named=lambda name: name.rstrip("_") in numbers).outermost()

@@ -110,26 +110,27 @@ def host_window(facts: Facts) -> tuple[int, int]:
 
 
 def _on_device(facts: Facts) -> Steps | None:
+    """Steps between the last device ends of marked steps; None if no device work lies in a step."""
     marks, work = facts.rank.steps, device_work(facts)
-    inside = work.step >= 0
-    counts = np.bincount(work.step[inside], minlength=len(marks))
+    in_step = work.step >= 0
+    counts = np.bincount(work.step[in_step], minlength=len(marks))
     if not counts.any():
         return None
     ends = np.full(len(marks), -1, dtype=np.int64)
-    np.maximum.at(ends, work.step[inside], work.end_ns[inside])
+    np.maximum.at(ends, work.step[in_step], work.end_ns[in_step])
     last = len(marks) - is_cut_off(counts, len(marks) - 1)
     with_work = _with_work(counts[:last])
     if len(with_work) == 1:
         only = with_work[0]
-        first = work.start_ns[inside].min()
-        before = work.end_ns[~inside & (work.start_ns < first)].max(initial=0)
+        first = work.start_ns[in_step].min()
+        before = work.end_ns[~in_step & (work.start_ns < first)].max(initial=0)
         begin = min(max(marks[only].start_ns, int(min(first, before))), int(ends[only]))
-        return _made(facts, Measure.ONE_STEP, [only], np.array([begin, ends[only]], dtype=np.int64))
-    return _made(facts, Measure.DEVICE, with_work[1:], np.maximum.accumulate(ends[with_work]))
+        return _steps_between(facts, Measure.ONE_STEP, [only], np.array([begin, ends[only]], dtype=np.int64))
+    return _steps_between(facts, Measure.DEVICE, with_work[1:], np.maximum.accumulate(ends[with_work]))
 
 
 def _with_work(counts: IntArray) -> list[int]:
-    """Steps with device work. Where that of few steps in between was lost, of those that follow each other the most.
+    """Positions of steps with device work; if the recording lost some in between, the longest unbroken run.
 
     The step after one that was lost lasts from the end of the one before it. Where many have none, steps are marked
     more often than they are made.
@@ -141,24 +142,27 @@ def _with_work(counts: IntArray) -> list[int]:
 
 
 def _on_host(facts: Facts) -> Steps:
+    """Steps between the starts of the host's step marks, without the first step if there are several."""
     marks = facts.rank.steps
     bounds = np.array([*(mark.start_ns for mark in marks), marks[-1].end_ns], dtype=np.int64)
     first = int(len(marks) > 1)
-    return _made(facts, Measure.HOST, list(range(first, len(marks))), bounds[first:])
+    return _steps_between(facts, Measure.HOST, list(range(first, len(marks))), bounds[first:])
 
 
-def _made(facts: Facts, measure: Measure, used: list[int], bounds: IntArray) -> Steps:
+def _steps_between(facts: Facts, measure: Measure, used: list[int], bounds_ns: IntArray) -> Steps:
+    """The steps at positions `used` of the marks; `bounds_ns` has the start of the first and the end of each."""
     numbers = [mark.number for mark in facts.rank.steps]
     return Steps(
         measure=measure,
         numbers=tuple(numbers[k] for k in used),
-        bounds_ns=bounds,
+        bounds_ns=bounds_ns,
         recorded=len(numbers),
         dropped=tuple(number for k, number in enumerate(numbers) if k not in set(used)),
     )
 
 
 def _window(facts: Facts) -> Steps:
+    """One step that is the whole recording. Raises Missing without device work and ops."""
     work, spans = device_work(facts), facts.rank.spans
     if len(work.ids):
         bounds = [_begun(facts), int(work.end_ns.max())]
@@ -171,7 +175,7 @@ def _window(facts: Facts) -> Steps:
 
 
 def _begun(facts: Facts) -> int:
-    """When the recorded work begins on the device, without a long wait at the beginning for what was not recorded.
+    """Start of the recorded device work in ns, after any long initial wait for work that was not recorded.
 
     Work that was launched right away, and of which nearly all runs later, waits for work from before the recording.
     """
@@ -220,6 +224,7 @@ def _longest_run(chosen: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 
 def _selected(found: Steps, step_range: tuple[int, int]) -> Steps:
+    """The steps numbered low to high, both included. Raises Missing if none of them was found."""
     low, high = step_range
     keep = [k for k, number in enumerate(found.numbers) if low <= number <= high]
     if not keep:

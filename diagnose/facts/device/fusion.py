@@ -183,25 +183,26 @@ def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray
 
 
 def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
+    """One attention that runs as several kernels: its time per step, forward and backward, and what it computes."""
     table, count = work_table(facts), steps(facts).count
     passes = [*forward, *(rows for rows in backward if len(rows))]
     rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(pass_) for pass_ in passes])
-    told = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
+    backward_known = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
     is_backward = np.arange(len(passes)) >= len(forward)
     batch, queries, keys, size = shape
-    one = float(min(batch * (queries + keys) * size / 2, MOST_FLOPS))
-    spent, behind = table.dur_ns[rows] * table.in_steps[rows], is_backward[group]
+    pass_elements = float(min(batch * (queries + keys) * size / 2, MOST_FLOPS))
+    used_ns, of_backward = table.dur_ns[rows] * table.in_steps[rows], is_backward[group]
     return AttentionChain(
         name_of(facts, int(table.asked_by[rows[0]])),
         *shape,
-        calls=round_half_up(sum(bool(table.in_steps[one[0]]) for one in forward), count),
-        forward_ns=round_half_up(int(spent[~behind].sum()), count),
-        backward_ns=round_half_up(int(spent[behind].sum()), count) if told else None,
+        calls=round_half_up(sum(bool(table.in_steps[pass_[0]]) for pass_ in forward), count),
+        forward_ns=round_half_up(int(used_ns[~of_backward].sum()), count),
+        backward_ns=round_half_up(int(used_ns[of_backward].sum()), count) if backward_known else None,
         ids=table.ids[rows],
         group=group,
         backward=is_backward,
         flops=np.where(is_backward, BACKWARD_FLOPS, FORWARD_FLOPS) * float(min(prod(shape), MOST_FLOPS)),
-        elements=np.where(is_backward, BACKWARD_TENSORS, FORWARD_TENSORS) * one,
+        elements=np.where(is_backward, BACKWARD_TENSORS, FORWARD_TENSORS) * pass_elements,
         masked=bool(named(facts, table.op[forward[0]], *_MASKING).any()),
         site=sites_of(facts, table.op[forward[0][:1]])[0],
     )
@@ -269,10 +270,11 @@ def _capability(facts: Facts) -> tuple[int, ...]:
 
 
 def _by_flash_2(facts: Facts, ops: MatmulOps) -> Mask:
-    kernels, found = ("flash_fwd_kernel", "flash_bwd_dq_dk_dv"), np.zeros(len(ops.op), dtype=bool)
-    own = [any(one in name for one in kernels) and "Sm90" not in name for name in names_of(facts)]
-    found[ops.row[np.array(own, dtype=bool)[name_codes(facts, ops.work)]]] = True
-    return found
+    """Which attention ops run kernels of FlashAttention-2: those for Hopper (Sm90) are FlashAttention-3's."""
+    kernels, uses_flash_2 = ("flash_fwd_kernel", "flash_bwd_dq_dk_dv"), np.zeros(len(ops.op), dtype=bool)
+    is_flash_2 = [any(one in name for one in kernels) and "Sm90" not in name for name in names_of(facts)]
+    uses_flash_2[ops.row[np.array(is_flash_2, dtype=bool)[name_codes(facts, ops.work)]]] = True
+    return uses_flash_2
 
 
 def _has_mask(facts: Facts, ops: MatmulOps, at: int) -> bool:
@@ -283,6 +285,7 @@ def _has_mask(facts: Facts, ops: MatmulOps, at: int) -> bool:
 
 
 def _slow(facts: Facts, ops: MatmulOps, chosen: Mask, backend: Backend, masked: bool) -> SlowAttention:
+    """The chosen calls of one attention backend; its sizes are those of the longest call."""
     used = np.flatnonzero(chosen & ops.in_steps)
     longest = used[np.argmax(ops.dur_ns[used])]
     queries, keys, head_dim = ops.dims[longest].tolist()

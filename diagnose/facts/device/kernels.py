@@ -88,6 +88,7 @@ def kernel_ops(facts: Facts) -> tuple[KernelGroup, ...]:
 
 
 def _grouped(facts: Facts, dur: pd.Series[int], label: pd.Series[str]) -> tuple[KernelGroup, ...]:
+    """Calls and device time per step by label, longest first."""
     count, step_ns = steps(facts).count, breakdown(facts).step_ns
     totals = dur.groupby(label, sort=False).agg(["size", "sum"])
     found = [
@@ -202,13 +203,14 @@ def sorted_indexing(facts: Facts) -> tuple[SortedIndexing, ...]:
 
 
 def _sorted(facts: Facts, puts: HostSpans, deterministic: bool) -> SortedIndexing:
-    used, count, known = puts.in_steps(facts), max(steps(facts).count, 1), optional(peaks, facts)
+    """Additions at indices of one kind, deterministic or not, and the share of their time that not sorting needs."""
+    used, count, device_peaks = puts.in_steps(facts), max(steps(facts).count, 1), optional(peaks, facts)
     work = work_of(facts, puts.ids)
     sizes = [given[2][0].bytes if len(given) > 2 and given[2] else None for given in inputs_of(facts, puts.ids)]
-    moved = np.array([STREAMS * (size or 0) for size in sizes], dtype=np.int64)
-    mine, floor = moved[np.isin(puts.ids, used.ids)], None
-    if known is not None and work.device_ns and (mine > 0).all():
-        least = np.maximum(mine / (known.memory_gbps * REACHED), SHORTEST_NS).sum() / count
-        floor = min(float(least) / work.device_ns, 1.0)
+    moved_bytes = np.array([STREAMS * (size or 0) for size in sizes], dtype=np.int64)
+    used_bytes, floor = moved_bytes[np.isin(puts.ids, used.ids)], None
+    if device_peaks is not None and work.device_ns and (used_bytes > 0).all():
+        least_ns = np.maximum(used_bytes / (device_peaks.memory_gbps * REACHED), SHORTEST_NS).sum() / count
+        floor = min(float(least_ns) / work.device_ns, 1.0)
     call = launched_in(facts, puts)[np.isin(device_work(facts).ids, work.work_ids)]
-    return SortedIndexing(deterministic, len(used.ids) / count, work, call, moved, floor)
+    return SortedIndexing(deterministic, len(used.ids) / count, work, call, moved_bytes, floor)

@@ -48,6 +48,7 @@ def traffic_of(facts: Facts, ops: IntArray) -> tuple[IntArray, ...]:
 
 
 def _moved(op: str, inputs: Inputs) -> tuple[int, int, int]:
+    """Elements, bytes read and bytes written by an op that moves data; zeros if no input was recorded."""
     sizes = [
         (sum(t.elements for t in input_), sum(t.bytes or 4 * t.elements for t in input_)) for input_ in inputs if input_
     ]
@@ -242,19 +243,21 @@ def convolutions(facts: Facts) -> Convolutions:
 
 
 def _reached(facts: Facts, ops: MatmulOps, rows: Mask) -> float | None:
-    known = optional(op_roofline, facts)
-    if known is None:
+    """Mean share of the roofline that the calls reach, weighted by duration; None if it is not known."""
+    roofline = optional(op_roofline, facts)
+    if roofline is None:
         return None
-    reached, dur = known.achieved_share[rows], ops.dur_ns[rows].astype(np.float64)
-    told = ~np.isnan(reached)
-    return float((np.minimum(reached, 1.0) * dur)[told].sum() / dur[told].sum()) if dur[told].sum() else None
+    reached, dur = roofline.achieved_share[rows], ops.dur_ns[rows].astype(np.float64)
+    valid = ~np.isnan(reached)
+    return float((np.minimum(reached, 1.0) * dur)[valid].sum() / dur[valid].sum()) if dur[valid].sum() else None
 
 
 def _fixed(facts: Facts, ids: IntArray, names: list[str], step: IntArray) -> bool | None:
+    """Whether each step runs the same kernels with the same grids; None if there is only one step."""
     grid = facts.rank.kernels[["grid_x", "grid_y", "grid_z"]].reindex(ids, fill_value=0).to_numpy().tolist()
     count = steps(facts).count
     ran = [Counter[tuple[str, tuple[int, ...]]]() for _ in range(count)]
-    for name, blocks, at in zip(names, grid, step.tolist(), strict=True):
-        if at >= 0:
-            ran[at][name, tuple(blocks)] += 1
-    return all(one == ran[0] for one in ran) if count > 1 else None
+    for name, blocks, number in zip(names, grid, step.tolist(), strict=True):
+        if number >= 0:
+            ran[number][name, tuple(blocks)] += 1
+    return all(counts == ran[0] for counts in ran) if count > 1 else None

@@ -108,6 +108,7 @@ def _measured(facts: Facts, one: Lost) -> Lost:
 
 
 def _communication(facts: Facts) -> Iterator[Lost]:
+    """Exposed communication by operation, role, group and side (host or device), longest first."""
     table, time = optional(collective_table, facts), optional(device_time, facts)
     if table is None:
         return
@@ -123,7 +124,7 @@ def _communication(facts: Facts) -> Iterator[Lost]:
     ]
     number: dict[tuple[str, str, str, bool], int] = {}
     group = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
-    asked, main, found = asked_by(facts, table), host_threads(facts).main, list[Lost]()
+    launch_of, main, found = asked_by(facts, table), host_threads(facts).main, list[Lost]()
     computes = host_activities(facts)[TimeCause.OPS] if time is None else time.compute
     own_ns = round_half_up(intervals.clip(computes, used.start_ns, used.end_ns).total, used.count)
     for (operation, role, name, host), rows in zip(number, members(group, len(number)), strict=True):
@@ -137,7 +138,7 @@ def _communication(facts: Facts) -> Iterator[Lost]:
                 role=Role(role),
                 group=name,
                 calls=len(inside),
-                site=_site_of(facts, table, inside, asked),
+                site=_site_of(facts, table, inside, launch_of),
                 ids=table.ids[rows],
                 times=((main, pieces),) if host else (),
                 awaited=_awaited(facts, table.ids[rows]),
@@ -169,6 +170,7 @@ def _awaited(facts: Facts, ids: IntArray) -> tuple[tuple[int, int], ...]:
 
 
 def _rest(facts: Facts) -> Iterator[Lost]:
+    """Exposed copies, then idle time by cause; of a training on the CPU, time of its main thread besides ops."""
     time = optional(device_time, facts)
     if time is None:
         yield from _on_host(facts)
@@ -184,39 +186,41 @@ def _rest(facts: Facts) -> Iterator[Lost]:
         ids=work.ids[copies],
         site=site_of_most(sites_of(facts, work.launch[copies[called]]), (work.end_ns - work.start_ns)[copies[called]]),
     )
-    found = idle_gaps(facts)
-    for code in np.unique(found.cause).tolist():
+    idle = idle_gaps(facts)
+    for code in np.unique(idle.cause).tolist():
         cause = IDLE_CAUSES[code]
-        no_line = np.array([site is None for site in found.sites], dtype=bool)
-        gaps = np.flatnonzero((found.cause == code) & (no_line | (cause not in WITH_LINES)))
-        yield _idle(facts, found, cause, gaps)
+        no_line = np.array([site is None for site in idle.sites], dtype=bool)
+        gaps = np.flatnonzero((idle.cause == code) & (no_line | (cause not in WITH_LINES)))
+        yield _idle(facts, idle, cause, gaps)
 
 
-def _idle(facts: Facts, found: IdleGaps, cause: TimeCause, gaps: IntArray) -> Lost:
-    pieces = Intervals(found.gaps.starts[gaps], found.gaps.ends[gaps])
-    plain = replace(
-        _loss(cause, pieces), site=site_of_most([found.sites[k] for k in gaps.tolist()], pieces.ends - pieces.starts)
+def _idle(facts: Facts, idle: IdleGaps, cause: TimeCause, gaps: IntArray) -> Lost:
+    """Idle gaps of one cause, with what ends them: blocking calls, the next device work, or late host time."""
+    pieces = Intervals(idle.gaps.starts[gaps], idle.gaps.ends[gaps])
+    loss = replace(
+        _loss(cause, pieces), site=site_of_most([idle.sites[k] for k in gaps.tolist()], pieces.ends - pieces.starts)
     )
     if cause is TimeCause.SYNC:
         calls = api_calls(facts)
         blocking = np.flatnonzero(calls.blocks)
         around = Intervals(calls.start_ns[blocking], calls.end_ns[blocking] + DRAIN_TOLERANCE_NS)
         drains = np.searchsorted(pieces.starts, around.ends, "right") > np.searchsorted(pieces.starts, around.starts)
-        return replace(plain, ids=calls.ids[blocking[drains]])
+        return replace(loss, ids=calls.ids[blocking[drains]])
     work, spans = device_work(facts), facts.rank.spans
-    next_work = found.next_work[gaps]
+    next_work = idle.next_work[gaps]
     if cause is TimeCause.DEVICE_WAIT:
-        return replace(plain, ids=next_work[next_work >= 0])
+        return replace(loss, ids=next_work[next_work >= 0])
     launch = np.where(next_work >= 0, work.launch[np.searchsorted(work.ids, np.maximum(next_work, 0))], -1)
     known = launch >= 0
     called = spans["start_ns"].to_numpy()[launch]
     until = np.clip(called + (cause in IN_CALLS) * spans["dur_ns"].to_numpy()[launch], pieces.starts, pieces.ends)
     track = spans["track"].to_numpy()[launch].astype(np.int64)
-    late = [(one, known & (track == one)) for one in np.unique(track[known]).tolist()]
-    return replace(plain, times=tuple((one, intervals.of(pieces.starts[mine], until[mine])) for one, mine in late))
+    late = [(thread, known & (track == thread)) for thread in np.unique(track[known]).tolist()]
+    return replace(loss, times=tuple((thread, intervals.of(pieces.starts[mine], until[mine])) for thread, mine in late))
 
 
 def _on_host(facts: Facts) -> Iterator[Lost]:
+    """Time of the main thread besides ops, by cause; of Python only what has no source line."""
     used, main = steps(facts), host_threads(facts).main
     rest = intervals.of([used.start_ns], [used.end_ns])
     for cause, times in host_activities(facts).items():

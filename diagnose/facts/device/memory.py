@@ -150,18 +150,19 @@ def memory_growth(facts: Facts) -> MemoryGrowth:
 
 
 def _growth(facts: Facts, device: int, events: pd.DataFrame) -> MemoryGrowth:
+    """Allocated bytes at each step's end on one device, and the kept blocks if they rise in every step."""
     ids = events.index.to_numpy().astype(np.int64)
     order = np.argsort(facts.rank.spans["start_ns"].to_numpy()[ids], kind="stable")
     start = facts.rank.spans["start_ns"].to_numpy()[ids[order]]
     ends = np.array([one.end_ns for one in facts.rank.steps], dtype=np.int64)
     last = np.searchsorted(start, ends, side="left") - 1
-    known = events["allocated_bytes"].to_numpy()[order][last[last >= 0]]
-    rises = np.diff(known)
-    grows = len(known) >= LEAST_STEPS and bool((rises >= EVEN * max(float(np.median(rises)), 1.0)).all())
+    at_ends = events["allocated_bytes"].to_numpy()[order][last[last >= 0]]
+    rises = np.diff(at_ends)
+    grows = len(at_ends) >= LEAST_STEPS and bool((rises >= EVEN * max(float(np.median(rises)), 1.0)).all())
     step, changed = np.searchsorted(ends, start, side="right"), events["bytes"].to_numpy()[order]
     return MemoryGrowth(
         device=device,
-        ends_bytes=tuple(known.tolist()),
+        ends_bytes=tuple(at_ends.tolist()),
         step_bytes=round(float(rises.mean())) if grows else 0,
         kept=_kept(facts, ids[order], step, changed) if grows else None,
     )

@@ -169,11 +169,12 @@ def roofline(facts: Facts) -> Roofline:
 
 
 def _odd_size(facts: Facts, ops: MatmulOps, rows: IntArray, odd: Mask) -> OddSize | None:
+    """The misaligned size that takes the most time, and another size of that call; None without calls."""
     if not len(rows):
         return None
     sizes, row = inner_sizes(ops)[rows], np.nonzero(odd[rows])[0]
-    found, number = np.unique(sizes[odd[rows]], return_inverse=True)
-    size = int(found[np.bincount(number.reshape(-1), ops.dur_ns[rows][row]).argmax()])
+    odd_sizes, number = np.unique(sizes[odd[rows]], return_inverse=True)
+    size = int(odd_sizes[np.bincount(number.reshape(-1), ops.dur_ns[rows][row]).argmax()])
     first = int((sizes == size).any(axis=1).argmax())
     other = next((one for one in sizes[first, 1:].tolist() if one != size), size)
     op = ops.op[rows[first]]

@@ -269,6 +269,7 @@ class OpRoofline(Struct, frozen=True):
         return np.where(self.table.bytes >= 0, self.table.bytes, np.nan)
 
     def _floor(self, dtype: str, moved_bytes: FloatArray) -> FloatArray:
+        """Least ns of each call in this dtype, by compute or memory, at reachable rates; NaN if unknown."""
         rate = self.peaks.tflops(dtype)
         if rate is None:
             return np.full(len(self.table.op), np.nan)

@@ -105,6 +105,7 @@ def _copies(facts: Facts) -> pd.DataFrame:
 
 
 def _groups(facts: Facts, copies: pd.DataFrame) -> list[Transfer]:
+    """Copies by direction, memory, asking op and line; only groups with a copy inside a used step."""
     codes = (copies[name].cat.codes.to_numpy().astype(np.int64) for name in ("direction", "host_memory"))
     groups = grouped(facts, copies["call"].to_numpy(), *codes, name_codes(facts, copies["asked"].to_numpy()))
     calls = api_calls(facts)
@@ -116,11 +117,12 @@ def _groups(facts: Facts, copies: pd.DataFrame) -> list[Transfer]:
 
 
 def _transfer(facts: Facts, every: pd.DataFrame, site: Site | None) -> Transfer:
-    used, time, seen = steps(facts), device_time(facts), every[every["in_steps"]]
-    start, end, sizes = (seen[name].to_numpy() for name in ("start_ns", "end_ns", "bytes"))
+    """One group of copies per step. `every` includes copies outside of used steps, whose ids an edit needs."""
+    used, time, inside = steps(facts), device_time(facts), every[every["in_steps"]]
+    start, end, sizes = (inside[name].to_numpy() for name in ("start_ns", "end_ns", "bytes"))
     size, timed = sizes[sizes >= 0], int((end - start)[sizes >= 0].sum())
     in_calls, in_ops = _times(facts, every[["call", "sync"]]), _times(facts, every[["call", "sync", "sole_op"]])
-    running, on_host = intervals.union(Intervals(start, end)), _times(facts, seen[["call", "sync", "sole_op"]])
+    running, on_host = intervals.union(Intervals(start, end)), _times(facts, inside[["call", "sync", "sole_op"]])
     if used.measure is Measure.WINDOW:
         on_host = intervals.clip(on_host, used.start_ns, used.end_ns)
     return Transfer(
@@ -132,8 +134,8 @@ def _transfer(facts: Facts, every: pd.DataFrame, site: Site | None) -> Transfer:
         call_ids=_known(every["call"]),
         sync_ids=_known(every["sync"]),
         op_ids=_known(every["sole_op"]),
-        total_copies=len(seen),
-        copies=round_half_up(len(seen), used.count),
+        total_copies=len(inside),
+        copies=round_half_up(len(inside), used.count),
         bytes=round_half_up(int(size.sum()), used.count) if len(size) else None,
         largest_bytes=int(size.max()) if len(size) else None,
         ns=round_half_up(int((end - start).sum()), used.count),
@@ -147,6 +149,7 @@ def _transfer(facts: Facts, every: pd.DataFrame, site: Site | None) -> Transfer:
 
 
 def _most_bytes_per_s(sizes: IntArray, dur_ns: IntArray) -> tuple[float, float] | None:
+    """10 and 90 % quantiles of the rates of large copies, in bytes/s; None without large copies."""
     large = (sizes >= TINY_BYTES) & (dur_ns > 0)
     if not large.any():
         return None

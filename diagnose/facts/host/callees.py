@@ -144,6 +144,7 @@ class _Frames(Struct, frozen=True):
 
 @once
 def _table(facts: Facts) -> _Frames:
+    """Python frames of the user's functions and of named library functions, with their parents and entries."""
     spans, sites = facts.rank.spans, frame_sites(facts)
     codes, labels = spans["name"].cat.codes.to_numpy().astype(np.int64), spans["name"].cat.categories
     python = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))
@@ -164,8 +165,8 @@ def _table(facts: Facts) -> _Frames:
     entry = _entries(parent, is_user)
     names = tuple(dict.fromkeys(called.values()))
     number = {one: names.index(function) for one, function in called.items()}
-    own = entry == np.arange(len(ids))
-    name = np.where(own, np.array([number.get(int(one), -1) for one in code], dtype=np.int64), intervals.NONE)
+    is_entry = entry == np.arange(len(ids))
+    name = np.where(is_entry, np.array([number.get(int(one), -1) for one in code], dtype=np.int64), intervals.NONE)
     return _Frames(start, end, track, code, name, parent, entry, names, sites)
 
 

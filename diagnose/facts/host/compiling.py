@@ -156,6 +156,7 @@ def _between(facts: Facts, regions: HostSpans) -> HostSpans:
 
 
 def _fused(facts: Facts) -> HostSpans:
+    """Calls of compiled graphs in which no single op runs."""
     graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: not name.startswith("#"))
     inside = intervals.innermost_at(ops.start_ns, ops.track, graphs.track, graphs.start_ns, graphs.end_ns)

@@ -175,12 +175,13 @@ def _positions(calls: HostSpans, ids: IntArray) -> IntArray:
 
 
 def _device_ns(facts: Facts, calls: HostSpans) -> IntArray | None:
+    """Device ns of what each call launches; None without device work."""
     work = device_work(facts)
     if not len(work.ids):
         return None
-    at, found = launched_in(facts, calls), np.zeros(len(calls.ids), dtype=np.int64)
-    np.add.at(found, at[at >= 0], (work.end_ns - work.start_ns)[at >= 0])
-    return found
+    call, ns_of_call = launched_in(facts, calls), np.zeros(len(calls.ids), dtype=np.int64)
+    np.add.at(ns_of_call, call[call >= 0], (work.end_ns - work.start_ns)[call >= 0])
+    return ns_of_call
 
 
 class Dominant(Struct, frozen=True):
@@ -223,7 +224,7 @@ def dominant_lines(facts: Facts) -> tuple[Dominant, ...]:
 
 @once
 def _ns(facts: Facts) -> IntArray:
-    """Of each call in the used steps, on the device if there is one."""
+    """ns of each call in used steps: on the device if there is one, else on the host."""
     calls, on_device = _spent(facts).calls, _device_ns(facts, _spent(facts).calls)
     return np.where(
         in_used_steps(facts, calls.ids), calls.end_ns - calls.start_ns if on_device is None else on_device, 0

@@ -173,7 +173,7 @@ def _runs(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray, shape: 
 
 
 def _shapes(facts: Facts, ops: HostSpans) -> IntArray:
-    """What the shapes of each op's inputs are, as a number; all equal where they were not recorded."""
+    """A number for each op's input shapes, equal where shapes are equal; all equal if none were recorded."""
     table = facts.rank.ops
     codes = np.append(table["shapes"].cat.codes.to_numpy().astype(np.int64), -1)
     found: IntArray = codes[table.index.get_indexer(pd.Index(ops.ids))]
@@ -181,7 +181,7 @@ def _shapes(facts: Facts, ops: HostSpans) -> IntArray:
 
 
 def _forward_of(backward: _Run, of_step: list[_Run]) -> _Run | None:
-    """Of the runs of its step the forward one with as many rounds, or one more, that covers most ops.
+    """The forward run of the same step with as many rounds, or one more; of several the one that covers most ops.
 
     Of several of these the last goes with the first backward run that is alike, and so on: a loop within another one.
     """
@@ -261,6 +261,7 @@ def _without_backward(facts: Facts, ops: HostSpans, names: IntArray, step: IntAr
 
 
 def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[_Pair]) -> Loop:
+    """One loop of `pairs` of a backward run and its forward run, and the shares of its time that would be left."""
     runs = [run for pair in pairs for run in pair if run is not None]
     shown = next((forward for _, forward in pairs if forward is not None), pairs[0][0])
     names = facts.rank.spans["name"].iloc[ops.ids[shown.first_round]].astype(str).to_list()
@@ -271,14 +272,14 @@ def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[_Pair]) -> Loop
     known = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
     elsewhere = intervals.merge(host_activities(facts)[TimeCause.OTHER_RANK], known)
     pieces = tuple(
-        (one, intervals.subtract(intervals.union_of(times, tracks == one), elsewhere))
-        for one in np.unique(tracks).tolist()
+        (thread, intervals.subtract(intervals.union_of(times, tracks == thread), elsewhere))
+        for thread in np.unique(tracks).tolist()
     )
     rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
     rounds_of = np.concatenate([np.arange(run.first, run.last) for run in runs])
-    mine = ops.where(rounds_of[~again[rounds_of]])
-    total, own = sum(times.total for _, times in pieces), mine.end_ns - mine.start_ns - _added_up(facts, mine)
-    python = 0 if any(run.backward for run in runs) else _python_between(mine, pieces)
+    counted = ops.where(rounds_of[~again[rounds_of]])
+    total, own = sum(times.total for _, times in pieces), counted.end_ns - counted.start_ns - _added_up(facts, counted)
+    python = 0 if any(run.backward for run in runs) else _python_between(counted, pieces)
     fixed, small = (
         total - python - int((own - np.minimum(own, most)).sum()) if trains_on_cpu(facts) else total - python
         for most in (OP_NS, LARGE_NS)
@@ -289,13 +290,13 @@ def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[_Pair]) -> Loop
     work = device_work(facts)
     inside = launched_in(facts, _spans(pieces)) >= 0
     work_ns = (work.end_ns - work.start_ns)[inside]
-    spared, used, begin = 1 - 1 / rounds, steps(facts), ops.where(np.array([shown.first]))
-    whole, track = Intervals(begin.start_ns, ops.end_ns[[shown.last - 1]]), int(begin.track[0])
+    spared, used, first_op = 1 - 1 / rounds, steps(facts), ops.where(np.array([shown.first]))
+    whole, track = Intervals(first_op.start_ns, ops.end_ns[[shown.last - 1]]), int(first_op.track[0])
     return Loop(
         ops=tuple(names),
         has_backward=any(run.backward for run in runs),
         rounds=rounds,
-        site=None if shown.backward else first_of_function(facts, sites_of(facts, begin.ids)[0], whole, track),
+        site=None if shown.backward else first_of_function(facts, sites_of(facts, first_op.ids)[0], whole, track),
         pieces=pieces,
         work_ids=work.ids[inside],
         ns=round_half_up(total, used.count),
@@ -323,7 +324,7 @@ def _computed_again(facts: Facts, ops: HostSpans) -> Mask:
 
 
 def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
-    """How long autograd's engine itself adds up gradients in each of the ops. Shape (ops,)."""
+    """ns per op in which autograd's engine adds up gradients. Shape (ops,)."""
     every = on_training_threads(facts, host_spans(facts, SpanKind.OP))
     around = np.append(every.ids, intervals.NONE)[every.parents]
     adds = every.where(named(facts, every.ids, *_ADDS) & named(facts, around, f"{BACKWARD}*"))
@@ -339,6 +340,7 @@ def _python_between(ops: HostSpans, pieces: tuple[tuple[int, Intervals], ...]) -
 
 
 def _spans(pieces: tuple[tuple[int, Intervals], ...]) -> HostSpans:
+    """The pieces of all threads as spans without ids, in order of start."""
     starts = np.concatenate([times.starts for _, times in pieces])
     ends = np.concatenate([times.ends for _, times in pieces])
     track = np.repeat([one for one, _ in pieces], [times.size for _, times in pieces]).astype(np.int64)

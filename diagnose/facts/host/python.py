@@ -245,21 +245,21 @@ def _by_line(
 
 
 def _of_functions(sites: Sequence[Site | None], pause: IntArray, own: Mask, ns: IntArray) -> list[Site | None]:
-    """The line of each piece; of a function's own Python in one pause that which takes most of all pauses."""
+    """The line of each piece; pieces of one function in one pause get the line with most time in all pauses."""
     total, lines = Counter[Site](), dict[tuple[int, str, str], set[Site]]()
-    for site, at, lasted in zip(sites, np.where(own, pause, -1).tolist(), ns.tolist(), strict=True):
-        if site is not None and at >= 0:
-            total[site] += lasted
-            lines.setdefault((at, site.file, site.function), set()).add(site)
+    for site, number, dur_ns in zip(sites, np.where(own, pause, -1).tolist(), ns.tolist(), strict=True):
+        if site is not None and number >= 0:
+            total[site] += dur_ns
+            lines.setdefault((number, site.file, site.function), set()).add(site)
     most = {key: max(some, key=lambda site: (total[site], -site.line)) for key, some in lines.items()}
     return [
-        most[at, site.file, site.function] if site is not None and its_own else site
-        for site, at, its_own in zip(sites, pause.tolist(), own.tolist(), strict=True)
+        most[number, site.file, site.function] if site is not None and of_own else site
+        for site, number, of_own in zip(sites, pause.tolist(), own.tolist(), strict=True)
     ]
 
 
 def _active(facts: Facts, but: tuple[TimeCause, ...]) -> Intervals:
-    """When training threads did anything known, but for this and for what `whole_calls` do. A normal set."""
+    """When training threads are in any known activity except `but`, and in no `whole_calls`. A normal set."""
     whole = whole_calls(facts)
     known = {cause: own for cause, own in host_activities(facts).items() if cause not in but}
     return intervals.merge(
@@ -277,7 +277,7 @@ def _next_op(facts: Facts, track: int, pauses: Intervals) -> IntArray:
 
 
 def _mostly_in(facts: Facts, times: Intervals) -> IntArray:
-    """Collections of garbage that Python began by itself in these times; none if that are few of all, by their time."""
+    """Automatic garbage collections in these times; none if they are a small part of all by time."""
     found = optional(garbage_collections, facts)
     if found is None:
         return NO_SPANS.ids
@@ -293,7 +293,7 @@ def _stepping(facts: Facts) -> Intervals:
 
 
 def _numbered(values: Iterable[T]) -> tuple[list[T], IntArray]:
-    """The distinct values, and which of them each is."""
+    """The distinct values, and the position of each value in these."""
     known: dict[T, int] = {}
     position = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
     return list(known), position

@@ -91,14 +91,16 @@ def _kernels(facts: Facts) -> tuple[IntArray, npt.NDArray[np.bool_]]:
 
 
 def _repeats(facts: Facts, kernels: IntArray) -> bool | None:
+    """Whether each step runs the same kernels, in order, with the same grids; None for a single step."""
     table, grids = facts.rank.spans, facts.rank.kernels[["grid_x", "grid_y", "grid_z"]]
-    kinds = np.column_stack((table["name"].cat.codes.to_numpy()[kernels], grids.reindex(kernels, fill_value=0)))
+    identity = np.column_stack((table["name"].cat.codes.to_numpy()[kernels], grids.reindex(kernels, fill_value=0)))
     step = used_step(facts, kernels)
-    each = [kinds[step == number] for number in np.unique(step[step >= 0])]
-    return all(np.array_equal(one, each[0]) for one in each) if len(each) > 1 else None
+    by_step = [identity[step == number] for number in np.unique(step[step >= 0])]
+    return all(np.array_equal(kernels_of_step, by_step[0]) for kernels_of_step in by_step) if len(by_step) > 1 else None
 
 
 def _launching(facts: Facts, gaps: Intervals) -> tuple[tuple[int, Intervals], ...]:
+    """By thread, when the host is in ops that launch during gaps, without ops that read a device value."""
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
     ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), gaps) > 0)
     launching = intervals.merge(*(host_activities(facts)[cause] for cause in LAUNCHING))

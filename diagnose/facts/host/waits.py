@@ -132,7 +132,8 @@ def _waits(facts: Facts) -> pd.DataFrame:
 
 
 def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
-    used, first, seen = steps(facts), every.iloc[0], every[every["step"] >= 0]
+    """One kind of wait at one line. `every` includes calls outside of used steps, whose ids an edit needs."""
+    used, first, inside = steps(facts), every.iloc[0], every[every["step"] >= 0]
     copies = every["copy"].to_numpy()
     return HostWait(
         reason=_REASONS[int(first["reason"])],
@@ -143,9 +144,9 @@ def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
         ids=every["id"].to_numpy(),
         op_ids=every["only_reads"].to_numpy(),
         work_ids=np.unique(copies[copies >= 0]),
-        total_calls=int(seen["last"].nunique()),
-        steps_seen=int(seen["step"].nunique()),
-        blocked_ns=round_half_up(int(seen["dur_ns"].sum()), used.count),
+        total_calls=int(inside["last"].nunique()),
+        steps_seen=int(inside["step"].nunique()),
+        blocked_ns=round_half_up(int(inside["dur_ns"].sum()), used.count),
         drained_idle_ns=round_half_up(int(every["idle_ns"].sum()), used.count),
     )
 

@@ -115,6 +115,7 @@ def _require_launches(facts: Facts) -> None:
 
 
 def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
+    """What the steps of one optimizer take, per training step."""
     count, on_cpu = steps(facts).count, trains_on_cpu(facts)
     ops = _within(calls, host_spans(facts, SpanKind.OP))
     used, outermost = in_used_steps(facts, calls.ids), ops.outermost()
@@ -164,20 +165,22 @@ def _implementation(facts: Facts, mine: Mask) -> Implementation:
     labels = [*names_of(facts), ""]
     total = Counter({Implementation.OTHER: 0})
     for key, ns in zip(distinct.T.tolist(), np.bincount(group.reshape(-1), table.dur_ns[mine]).tolist(), strict=True):
-        total[_told_by(labels[key[0]], labels[key[1]], KERNEL_KINDS[key[2]])] += ns
+        total[_implementation_of(labels[key[0]], labels[key[1]], KERNEL_KINDS[key[2]])] += ns
     return total.most_common(1)[0][0]
 
 
 def _by_ops(facts: Facts, ops: HostSpans) -> Implementation:
+    """The implementation whose ops take the most host time."""
     total = Counter({Implementation.OTHER: 0})
     code, own = name_codes(facts, ops.ids), ops.end_ns - ops.start_ns
     for one in np.unique(code):
         label = names_of(facts)[one]
-        total[_told_by(label, label, KernelKind.OTHER)] += int(own[code == one].sum())
+        total[_implementation_of(label, label, KernelKind.OTHER)] += int(own[code == one].sum())
     return total.most_common(1)[0][0]
 
 
-def _told_by(op: str, asked_by: str, kind: KernelKind) -> Implementation:
+def _implementation_of(op: str, asked_by: str, kind: KernelKind) -> Implementation:
+    """The implementation that an op, the op that asked for it, and its kernel's kind belong to."""
     if kind is KernelKind.OPTIMIZER or op.startswith("aten::_fused_"):
         return Implementation.FUSED
     if kind.value.startswith("triton_"):

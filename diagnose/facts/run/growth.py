@@ -154,10 +154,11 @@ def what_grows(facts: Facts, measured: Measured) -> Grows | None:
 
 
 def _made(facts: Facts, measured: Measured, rise: Trend, ops: HostSpans, python: Intervals, site: Site | None) -> Grows:
+    """What grows in these ops, with its size at the run's start and the share left without growth."""
     used, main = steps(facts), host_threads(facts).main
     mean, before = max((rise.first + rise.last) / 2, 1.0), used.numbers[0] + (used.count - 1) / 2
-    mine = ops.where(ops.track == main)
-    between = np.isin(python.starts, mine.end_ns) & np.isin(python.ends, mine.start_ns)
+    on_main = ops.where(ops.track == main)
+    between = np.isin(python.starts, on_main.end_ns) & np.isin(python.ends, on_main.start_ns)
     return Grows(
         measured=measured,
         names=_longest_names(facts, ops),
@@ -258,6 +259,7 @@ def growing_sizes(facts: Facts, longer: bool) -> Grows | None:
 
 
 def _varying(facts: Facts) -> VaryingShapes | None:
+    """Inputs whose shapes differ from step to step; None unless enough consecutive steps have them."""
     rank, numbers = facts.rank, tuple(step.number for step in facts.rank.steps)
     own = rank.varying is None and "shapes" in rank.provenance.recorded
     found = varying_shapes(rank.spans, rank.ops, numbers) if own else rank.varying
@@ -267,7 +269,8 @@ def _varying(facts: Facts) -> VaryingShapes | None:
 
 
 def _larger(by_step: Sequence[Inputs], numbers: Sequence[int], longer: bool) -> _Larger | None:
-    found = list[_Larger]()
+    """The input dimension that grows in every step; of several the one that is surest. None if none grows."""
+    growing = list[_Larger]()
     for lists in zip(*by_step, strict=False):
         if len({len(tensors) for tensors in lists}) > 1:
             continue
@@ -281,11 +284,12 @@ def _larger(by_step: Sequence[Inputs], numbers: Sequence[int], longer: bool) -> 
                 if _piles_up(extents, rise.each, at_start, longer):
                     # Put one after the other, tensors of a list reach so far.
                     joined = [sum(one.shape[along] for one in some if len(one.shape) > along) for some in lists]
-                    found.append(_Larger(shapes, rise, at_start, tuple(joined[:-1]) == extents[1:]))
-    return max(found, key=lambda one: one.order, default=None)
+                    growing.append(_Larger(shapes, rise, at_start, tuple(joined[:-1]) == extents[1:]))
+    return max(growing, key=lambda one: one.order, default=None)
 
 
 def _piles_up(extents: Sequence[int], each: float, at_start: float, longer: bool) -> bool:
+    """Whether a dimension accumulates data: it grows in each step, and enough of four signs agree."""
     rises = np.diff(extents)
     if rises.min() <= 0 or rises.min() < EVEN * each:
         return False

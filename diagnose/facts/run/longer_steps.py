@@ -84,7 +84,7 @@ def long_steps(facts: Facts) -> LongSteps:
             others.setdefault(why or "unknown", []).append(spike.number)
         else:
             extra.setdefault(_work(filler), []).append((spike, filler))
-    rows = [_together(facts, rows) for rows in extra.values()]
+    rows = [_extra_work(facts, rows) for rows in extra.values()]
     return LongSteps(
         median_ns=found.median_ns,
         count=len(found.spikes),
@@ -132,6 +132,7 @@ def _extra(spike: Spike, usual: set[_Work]) -> Filler | None:
 
 
 def _usual(facts: Facts, spikes: tuple[Spike, ...]) -> set[_Work]:
+    """Work of spikes that most other steps do as well, so that it does not explain a spike."""
     used, long = steps(facts), {spike.number for spike in spikes}
     least = max(USUAL * (used.count - len(long)), 1)
     works = {_work(filler): filler.ns for spike in spikes for filler in spike.fillers if filler.filling in _NAMED}
@@ -143,7 +144,7 @@ def _usual(facts: Facts, spikes: tuple[Spike, ...]) -> set[_Work]:
 
 
 def _positions(facts: Facts, work: _Work, ns: int) -> IntArray:
-    """The used steps, by position, that do it; -1 for none. `ns`: how much of it a long step does."""
+    """Positions of used steps that do this work (-1: outside). `ns`: how much of it a long step does."""
     filling, name, site = work
     if filling is Filling.LINE:
         bounds = steps(facts).bounds_ns
@@ -157,7 +158,8 @@ def _gaps_at(facts: Facts, site: Site | None) -> Intervals:
     return gaps.where(np.array([one == site for one in sites], dtype=bool))
 
 
-def _together(facts: Facts, rows: list[tuple[Spike, Filler]]) -> ExtraWork:
+def _extra_work(facts: Facts, rows: list[tuple[Spike, Filler]]) -> ExtraWork:
+    """Work that several spikes have in common, with its mean time and its period in steps."""
     numbers, fillers = tuple(spike.number for spike, _ in rows), [filler for _, filler in rows]
     first = fillers[0]
     pieces = (
@@ -177,6 +179,7 @@ def _together(facts: Facts, rows: list[tuple[Spike, Filler]]) -> ExtraWork:
 
 
 def _period(facts: Facts, numbers: tuple[int, ...]) -> int | None:
+    """Distance in steps between these, if it is constant and the recording misses none at its ends; else None."""
     distances, used = set(np.diff(numbers).tolist()), steps(facts).numbers
     if len(distances) != 1:
         return None
@@ -269,7 +272,7 @@ def _timed_growth(facts: Facts) -> Trend | None:
 
 
 def _counts(facts: Facts) -> dict[Count, list[int]]:
-    """In each recorded step but the last, which may be cut off."""
+    """Counts of nodes, ops and device work in each recorded step but the last, which may be cut off."""
     found, nodes, work = dict[Count, IntArray](), optional(backward_nodes, facts), device_work(facts)
     if nodes is not None:
         spans = {Count.NODES: nodes.spans, Count.OPS: forward_ops(facts)[0]}
@@ -286,7 +289,7 @@ def _step_of(facts: Facts, times: IntArray) -> IntArray:
 
 
 def _kept(facts: Facts) -> Kept | None:
-    """Nodes carry the number that the thread which made them had counted up to: it tells in which step that was.
+    """Backward nodes of earlier steps: a node's number tells in which step its forward op ran.
 
     None unless there are more of them in each step, from steps before the last one too: what is carried over once, as
     where a step ends between forward and backward pass, does not grow.
@@ -298,30 +301,30 @@ def _kept(facts: Facts) -> Kept | None:
     number, thread = (table[one].reindex(ops.ids, fill_value=-1).to_numpy() for one in ("sequence", "forward_thread"))
     forward = (ops.track == main) & (number >= 0) & (thread <= 0)
     made, number = ops.where(forward), number[forward]
-    first = np.searchsorted(made.start_ns, [one.start_ns for one in facts.rank.steps])
-    if first[-1] == len(number):
+    first_op = np.searchsorted(made.start_ns, [one.start_ns for one in facts.rank.steps])
+    if first_op[-1] == len(number):
         return None
-    least, last = number[first], len(first) - 1
-    own = table["sequence"].reindex(nodes.spans.ids, fill_value=-1).to_numpy()
+    first_number, last = number[first_op], len(first_op) - 1
+    node_number = table["sequence"].reindex(nodes.spans.ids, fill_value=-1).to_numpy()
     step = _step_of(facts, nodes.spans.start_ns)
-    old = (own >= 0) & ~nodes.adds & (step >= 0) & (own < least[step])
+    old = (node_number >= 0) & ~nodes.adds & (step >= 0) & (node_number < first_number[step])
 
     def per_step(step: IntArray) -> list[int]:
         """In each recorded step from the second to the last."""
         counts: list[int] = np.bincount(step[step > 0], minlength=last + 1)[1:].tolist()
         return counts
 
-    counts = per_step(step[old & (step > 0) & (own < least[step - 1])])
+    counts = per_step(step[old & (step > 0) & (node_number < first_number[step - 1])])
     if (np.diff(counts) <= 0).any():
         return None
-    maker = made.where(number <= int(own[old & (step == last)].max())).ids[-1:]
-    tops = ops.where(ops.track == main).outermost()
-    maker = tops.ids[np.searchsorted(tops.ids, maker, side="right") - 1]
-    others = per_step(_step_of(facts, forward_ops(facts)[0].start_ns))
+    maker = made.where(number <= int(node_number[old & (step == last)].max())).ids[-1:]
+    outer_ops = ops.where(ops.track == main).outermost()
+    maker = outer_ops.ids[np.searchsorted(outer_ops.ids, maker, side="right") - 1]
+    forward_counts = per_step(_step_of(facts, forward_ops(facts)[0].start_ns))
     return Kept(
         count=trend(counts),
         nodes=trend(per_step(step)),
-        forward=(min(others), max(others)),
+        forward=(min(forward_counts), max(forward_counts)),
         work=work_of(facts, nodes.spans.ids[old]),
         op=name_of(facts, int(maker[0])) if len(maker) else "",
         site=sites_of(facts, maker)[0] if len(maker) else None,

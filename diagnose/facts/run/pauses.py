@@ -90,15 +90,16 @@ def garbage_collections(facts: Facts) -> GarbageCollections:
 
 
 def _once(facts: Facts, found: HostSpans, automatic: Mask) -> Mask:
-    """Which are at least half as long as the longest of some, if few steps have those and the others none."""
+    """Mask: rare long collections, at least half as long as the longest and in few steps, that do not come again."""
     lasted = found.end_ns - found.start_ns
     longest = int(lasted[automatic].max(initial=0))
     long: Mask = 2 * lasted >= longest
-    often = len(set(used_step(facts, found.ids[long & automatic]).tolist()) - {-1}) > FEW * steps(facts).count
-    return long & (not often and never_again(optional(manifest, facts), longest))
+    is_frequent = len(set(used_step(facts, found.ids[long & automatic]).tolist()) - {-1}) > FEW * steps(facts).count
+    return long & (not is_frequent and never_again(optional(manifest, facts), longest))
 
 
 def _collections(facts: Facts, found: HostSpans) -> Collections:
+    """These garbage collections: how many in used steps, their host ns per step, and the longest."""
     inside = found.in_steps(facts)
     return Collections(
         ids=found.ids,
@@ -236,7 +237,7 @@ def step_spikes(facts: Facts) -> StepSpikes:
 
 
 def _tops(facts: Facts, spike: Mask, least_ns: int) -> list[list[Filler | None]]:
-    """By kind of filling what each spike has most more of, of what fills `least_ns` of all of them."""
+    """For each kind of filling and spike, the activity, annotation, op or line with most extra time; None if none."""
     bounds, top = steps(facts).bounds_ns, partial(_top, facts, spike, least_ns)
     own = {activity.value: times for activity, times in host_activities(facts).items()}
     own[TimeCause.PYTHON.value] = intervals.gaps(intervals.merge(*own.values()), int(bounds[0]), int(bounds[-1]))
@@ -266,7 +267,7 @@ def _top(
     times: Intervals,
     ids: IntArray = NO_SPANS.ids,
 ) -> list[Filler | None]:
-    """Of times with labels (name and line) what each spike has most more of than the median step that is none."""
+    """For each spike, the label with most time beyond the median of other steps; None if all are below `least_ns`."""
     bounds = steps(facts).bounds_ns
     within = intervals.covered(times, intervals.union(Intervals(bounds[:-1][spike], bounds[1:][spike])))
     kept = np.flatnonzero(np.bincount(label, within, len(labels)) >= max(least_ns, 1))

@@ -85,6 +85,7 @@ def older_than(facts: Facts) -> tuple[int, int] | None:
 
 
 def _names(facts: Facts, *of_kinds: SpanKind) -> list[str]:
+    """The distinct names of spans of these kinds."""
     spans = facts.rank.spans
     chosen = spans["kind"].isin([kind.value for kind in of_kinds]).to_numpy()
     codes = spans["name"].cat.codes.to_numpy()[chosen]

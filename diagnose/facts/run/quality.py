@@ -87,6 +87,7 @@ def warm_up(facts: Facts) -> WarmUp:
 
 
 def _signs(facts: Facts) -> dict[Sign, npt.NDArray[np.bool_]]:
+    """For each sign of warm-up, which of the used steps show it."""
     host = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
     calls = (SpanKind.RUNTIME, SpanKind.DRIVER)
     compiled = host_spans(facts, *host, named=lambda name: kinds.activity(name) is Activity.COMPILE)
@@ -201,6 +202,7 @@ def _view_ns(facts: Facts) -> int | None:
 
 
 def _launch_ns(facts: Facts) -> int | None:
+    """Median ns of a kernel launch call while the queue is short; None if no such call was recorded."""
     table, calls = optional(launch_table, facts), optional(api_calls, facts)
     if table is None or calls is None:
         return None
@@ -263,6 +265,7 @@ def not_recorded(facts: Facts) -> tuple[IntegrityNote, ...]:
 
 
 def _host(facts: Facts) -> Iterator[IntegrityNote]:
+    """A note if the CPU recording begins after or ends before the GPU's used steps; else nothing."""
     activities, used = optional(host_activities, facts), steps(facts)
     if activities is None:
         return
@@ -286,6 +289,7 @@ def _host(facts: Facts) -> Iterator[IntegrityNote]:
 
 
 def _device(facts: Facts) -> Iterator[IntegrityNote]:
+    """A note if kernels are missing in gaps of the recording; else nothing."""
     time, used = optional(device_time, facts), steps(facts)
     if time is None or not time.work_not_recorded.size:
         return

@@ -84,14 +84,14 @@ def _shares(facts: Facts) -> dict[str, float]:
 
 
 def _spent(facts: Facts, timed: Timed, some: IntArray) -> dict[str, float]:
-    """Time by phase of some steps: of each, or of a node that they make where some make more than others."""
+    """Mean ns by phase of some steps; per backward node instead of per step where steps differ in size."""
     work = np.array(timed.nodes, dtype=float)[some].sum() if uneven(facts) is not None else len(some)
     spent = {phase: float(np.array(times)[some].sum() / work) for phase, times in timed.phases_ns.items()}
     return {**spent, _REST: float(np.array(timed.wall_ns)[some].sum() / work) - sum(spent.values())}
 
 
 def _phases(facts: Facts, track: int) -> Iterator[tuple[str, Intervals]]:
-    """When the main thread is in each phase but the rest; what is inside another first.
+    """(phase, times of the main thread in it), inner phases before the ones around them.
 
     Saving and collecting garbage take what they take, recorded or not.
     """
@@ -115,7 +115,7 @@ def _events_at(moments: IntArray, at: IntArray) -> FloatArray:
 
 
 def _kept(length: IntArray, costs: FloatArray, inside: npt.NDArray[np.bool_], share: float) -> FloatArray:
-    """The share of each stretch that is the training's own, so that of all those `inside` that share is left."""
+    """Share of each stretch that is not recording cost, so that `share` of all stretches in `inside` stays."""
     if share >= 1.0 or not inside.any():
         return np.full(len(length), share)
     whole, most = float(length[inside].sum()), (1.0 - LEAST) * length

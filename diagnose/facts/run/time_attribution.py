@@ -89,6 +89,7 @@ Sums = tuple[int, int]  # Time in all used steps, and calls.
 
 
 def _on_device(facts: Facts, time: DeviceTime, used: Steps) -> Iterator[_Pieces]:
+    """Device work class by class, each without the moments of those before, then idle time and holes."""
     work = device_work(facts)
     before = intervals.EMPTY
     for part, work_class in _OF_CLASS.items():
@@ -156,6 +157,7 @@ def _on_host(facts: Facts, used: Steps) -> Iterator[_Pieces]:
 
 
 def _at_lines(facts: Facts, activity: TimeCause, times: Intervals, track: int) -> _Pieces:
+    """One activity of a thread by source line; Python is cut where its innermost frame changes."""
     pieces = times
     if activity is TimeCause.PYTHON:
         with suppress(Missing):
@@ -185,6 +187,7 @@ def _ops(facts: Facts, times: Intervals) -> _Pieces:
 
 
 def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[AttributedTime, Sums]]:
+    """One part's rows by kind, op, shapes, name and line, each with its total (ns, calls) over all steps."""
     ops, op = np.unique(pieces.op, return_inverse=True)
     position, inputs = recorded_inputs(facts, ops)
     number: dict[Site | None, int] = {}
@@ -214,20 +217,22 @@ def shapes_text(inputs: Inputs) -> str:
 
 
 def _bounded(rows: Sequence[tuple[AttributedTime, Sums]], used: Steps) -> tuple[AttributedTime, ...]:
+    """Rows with ns per step, longest first, at most MOST_ROWS: small rows are merged, with less detail."""
     least = SMALL_SHARE * used.window_ns
-    total = _together(rows, 0, lambda key: key)
-    total = _together(total.items(), least, lambda key: replace(key, name="", shapes="", site=None))
+    total = _merged(rows, 0, lambda key: key)
+    total = _merged(total.items(), least, lambda key: replace(key, name="", shapes="", site=None))
     if len(total) > MOST_ROWS:
         least = sorted(ns for ns, _ in total.values())[-MOST_ROWS]
-        total = _together(total.items(), least, lambda key: replace(key, op="", name="", shapes="", site=None))
+        total = _merged(total.items(), least, lambda key: replace(key, op="", name="", shapes="", site=None))
     ranked = sorted(total.items(), key=lambda item: -item[1][0])
     per_step = shared_out([ns for _, (ns, _) in ranked], used.count)
     return tuple(replace(key, calls=calls, ns=ns) for (key, (_, calls)), ns in zip(ranked, per_step, strict=True) if ns)
 
 
-def _together(
+def _merged(
     rows: Iterable[tuple[AttributedTime, Sums]], least_ns: float, coarse: Callable[[AttributedTime], AttributedTime]
 ) -> dict[AttributedTime, Sums]:
+    """Total (ns, calls) by key; rows below `least_ns` are added under the coarser key."""
     found: dict[AttributedTime, Sums] = {}
     for key, (ns, calls) in rows:
         place = key if ns >= least_ns else coarse(key)

@@ -126,7 +126,7 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
 
 
 def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool:
-    """Whether such nodes add to what is there, and no op of two steps took it but those of backward passes."""
+    """Whether the gradients that these nodes add to are read by backward passes only, in both seen steps."""
     seen, graph = optional(seen_ops, facts), facts.rank.values
     if seen is None or graph is None:
         return False
@@ -134,10 +134,10 @@ def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool
     ops = inside(facts, seen, nodes.spans)
     if any(len(ops.get(one, ())) > 1 for one in adding.tolist()):  # Of a hook of the gradient.
         return False
-    sums = {begin + max(ops[one]) for one in adding.tolist() if one in ops}
-    before = {one for one in graph.used[np.isin(graph.uses, list(sums))].tolist() if 0 <= one < begin}
-    takers = graph.uses[np.isin(graph.used, list(sums | before)) & (graph.backward[graph.uses] == 0)]
-    return bool(sums) and not len(takers)
+    sum_ops = {begin + max(ops[one]) for one in adding.tolist() if one in ops}
+    previous = {one for one in graph.used[np.isin(graph.uses, list(sum_ops))].tolist() if 0 <= one < begin}
+    takers = graph.uses[np.isin(graph.used, list(sum_ops | previous)) & (graph.backward[graph.uses] == 0)]
+    return bool(sum_ops) and not len(takers)
 
 
 @once
@@ -157,23 +157,23 @@ class _Turn(Struct, frozen=True):
 def _turns(
     facts: Facts, nodes: BackwardNodes, calls: HostSpans, shapes: list[Shape | None]
 ) -> tuple[IntArray, list[_Turn]]:
-    """Of each pass the turn that takes its gradients, as many as there are turns if none does; and the turns."""
-    begun, resets = nodes.spans.start_ns[nodes.first], zeroings(facts).start_ns
-    passes_before = np.searchsorted(begun, calls.start_ns, side="left")
+    """For each pass the turn that takes its gradients (`len(turns)` if none does), and the turns."""
+    pass_begin_ns, resets = nodes.spans.start_ns[nodes.first], zeroings(facts).start_ns
+    passes_before = np.searchsorted(pass_begin_ns, calls.start_ns, side="left")
     counts, of_call = np.unique(passes_before, return_inverse=True)
     updated, turns, first, ended = _updated(facts, calls, set(shapes)), list[_Turn](), 0, np.iinfo(np.int64).min
     for at, count in enumerate(counts.tolist()):
-        mine = np.flatnonzero(of_call == at)
-        begin = begun[first] if first < len(begun) else np.iinfo(np.int64).max
-        some = [one for one in (updated[call] for call in mine.tolist()) if one is not None]
-        whole = set[Shape]().union(*some) if len(some) == len(mine) else None
+        own_calls = np.flatnonzero(of_call == at)
+        begin = pass_begin_ns[first] if first < len(pass_begin_ns) else np.iinfo(np.int64).max
+        known = [one for one in (updated[call] for call in own_calls.tolist()) if one is not None]
+        whole = set[Shape]().union(*known) if len(known) == len(own_calls) else None
         turns.append(_Turn(whole, bool(((resets >= ended) & (resets < begin)).any())))
-        first, ended = count, calls.end_ns[mine].max()
-    return np.searchsorted(counts, np.arange(len(begun)), side="right"), turns
+        first, ended = count, calls.end_ns[own_calls].max()
+    return np.searchsorted(counts, np.arange(len(pass_begin_ns)), side="right"), turns
 
 
 def _unused(nodes: BackwardNodes, shapes: list[Shape | None], turn: IntArray, turns: list[_Turn]) -> tuple[Mask, Mask]:
-    """Which nodes add to gradients in vain: no turn updates their shape, or it resets them before it updates.
+    """Masks of nodes: those whose gradient no turn uses, and of these the ones that a turn resets before its update.
 
     The second mask has those that are reset. A pass after the last turn (its turn is `len(turns)`) may still be used.
     """
@@ -203,20 +203,20 @@ def _with_their_optimizer(
 
 
 def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[set[Shape] | None]:
-    """Which of the shapes each call updates; None if not all that it updates is known."""
+    """For each call the shapes that it updates; None if some of them are not recorded."""
     ops = host_spans(facts, SpanKind.OP)
     call = calls.around(ops)
     inside = ops.where(call >= 0)
     position, inputs = recorded_inputs(facts, inside.ids)
     listed = named(facts, inside.ids, *_LISTS).astype(np.int64)
-    found: list[set[Shape] | None] = [set() for _ in calls.ids]
-    for at, which, many in np.unique(np.stack((call[call >= 0], position, listed)), axis=1).T.tolist():
-        some, given = found[at], inputs[which] if which >= 0 else ()
-        if some is None or (many and not (given and given[0])):
-            found[at] = None  # Of many weights nothing is recorded.
+    shapes_of_call: list[set[Shape] | None] = [set() for _ in calls.ids]
+    for at, input_row, is_list in np.unique(np.stack((call[call >= 0], position, listed)), axis=1).T.tolist():
+        known, given = shapes_of_call[at], inputs[input_row] if input_row >= 0 else ()
+        if known is None or (is_list and not (given and given[0])):
+            shapes_of_call[at] = None  # Of many weights nothing is recorded.
         else:
-            some.update(one.shape for each in given for one in each if one.shape in shapes)
-    return [some or None for some in found]
+            known.update(one.shape for each in given for one in each if one.shape in shapes)
+    return [known or None for known in shapes_of_call]
 
 
 @finds(Cause.UNUSED_GRAPH)
