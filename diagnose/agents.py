@@ -115,12 +115,12 @@ class Server:
 
     def findings(self, diagnosis: Handle, start: Start = 0) -> str:
         """All findings of a diagnosis in order, each with its saving as a range, source line, evidence and fix."""
-        return answers.findings(self._of(diagnosis), start)
+        return answers.findings(self._kept_diagnosis(diagnosis), start)
 
     def evidence(self, diagnosis: Handle, finding: Number, start: Start = 0) -> str:
         """All that is known of one finding: evidence, fixes with code, the sum behind its saving, places, its rule."""
         with _sentences():
-            return answers.evidence(self._of(diagnosis), diagnosis, finding, start)
+            return answers.evidence(self._kept_diagnosis(diagnosis), diagnosis, finding, start)
 
     def timeline(
         self, diagnosis: Handle, start_ns: Window = None, end_ns: Window = None, lanes: Lanes = None, start: Start = 0
@@ -128,7 +128,7 @@ class Server:
         """What went on in a window of the timeline: lanes of GPU streams and host threads, then marks. Without a
         window: one step."""
         with _sentences():
-            return answers.timeline(self._of(diagnosis), (start_ns, end_ns), lanes, start)
+            return answers.timeline(self._kept_diagnosis(diagnosis), (start_ns, end_ns), lanes, start)
 
     def compare(self, before: Side, after: Side, start: Start = 0) -> str:
         """Whether a training got slower or faster between two recordings, where the difference comes from, and whether
@@ -226,7 +226,8 @@ class Server:
         more = f"More: findings({call}), evidence({call}, finding={first}), timeline({call})."
         return f"Diagnosis {handle}. {more}\n{NOTE}\n{answers.brief(told)}"
 
-    def _of(self, handle: str) -> Diagnosis:
+    def _kept_diagnosis(self, handle: str) -> Diagnosis:
+        """The diagnosis that is kept under a handle; it now counts as used last. Raises ToolError if there is none."""
         if handle not in self._kept:
             known = ", ".join(self._kept) or "none"
             raise ToolError(f"There is no diagnosis {quoted(handle, 20)} (known: {known}). Call analyze again.")

@@ -111,7 +111,7 @@ def rules_of(entries: Sequence[Entry]) -> tuple[RuleTrials, ...]:
 
 
 def _rule_trials(entries: Sequence[Entry]) -> RuleTrials:
-    """Of the trials of one rule on one device. Of a recording that was tried again the last trial counts."""
+    """Counts and ratios of one rule's trials on one device; of equal predictions and measurements one counts."""
     timed = [(one.predicted, one.measured) for one in entries if one.verdict in TIMED]
     compared = {said: found for said, found in timed if said and found and _tells(said, found)}
     ratios = [math.log(found.likely) / math.log(said.likely) for said, found in compared.items()]
@@ -146,8 +146,9 @@ def _append(place: Path, lines: bytes) -> None:
 
 
 def _entry(line: bytes) -> Entry | None:
+    """A line of the ledger; None if it cannot be read or has another schema version."""
     try:
-        found = _ENTRY.decode(line)
+        entry = _ENTRY.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return found if found.schema_version == SCHEMA_VERSION else None
+    return entry if entry.schema_version == SCHEMA_VERSION else None

@@ -103,6 +103,7 @@ Ranks: TypeAlias = tuple[RankDiagnosis, list[RankBrief], list[IntegrityNote]]
 
 
 def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Ranks:
+    """The only rank in full, its brief, and notes on the recording."""
     shown = in_full(files)
     progress(1, 1)
     arranged = arrangement.arrange([shown.provenance], [()])
@@ -199,7 +200,7 @@ def of_files(
     index: int | None = None,
     others: Peers | None = None,
 ) -> RankDiagnosis:
-    """What `analyse` tells of one rank. `index`: its number, where that is known by now. Raises InputError."""
+    """The diagnosis of one rank by `analyse`. `index`: the rank's number, if known by now. Raises InputError."""
     rank = recording.read(files)
     if index is not None:
         rank = replace(rank, index=index, peers=others)
@@ -210,8 +211,8 @@ def of_files(
         except Missing as missing:
             raise InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}") from None
     with failures.collected() as lost:
-        told = analyse(facts, engine.load(rules))
-    return _with(told, integrity=(*told.sections.integrity, *map(note_of, lost)))
+        diagnosis = analyse(facts, engine.load(rules))
+    return _with(diagnosis, integrity=(*diagnosis.sections.integrity, *map(note_of, lost)))
 
 
 def _with(rank: RankDiagnosis, /, **sections: Any) -> RankDiagnosis:
@@ -255,6 +256,7 @@ def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
 
 
 def _with_findings(facts: Facts, rank: RankDiagnosis, analysis: Analysis) -> RankDiagnosis:
+    """The rank's diagnosis with its findings and risks, and with notes on what rules caution against."""
     sections = outcomes.in_sections(rank.sections, facts)
     return _with(
         replace(rank, sections=sections),
@@ -282,6 +284,7 @@ def _replayed(facts: Facts, analysis: Analysis) -> dict[str, Any]:
 
 
 def _analysis(facts: Facts, rules: Sequence[LoadedRule]) -> Analysis:
+    """Findings with simulated savings; where the step cannot be replayed, findings alone with the reason."""
     examined = engine.examine(facts, rules)
     try:
         replay = baseline(facts)
@@ -292,6 +295,7 @@ def _analysis(facts: Facts, rules: Sequence[LoadedRule]) -> Analysis:
 
 
 def _priced(facts: Facts, examined: Examined, replay: Replay) -> Analysis:
+    """The analysis with the simulated saving of each finding, in the order of the report."""
     usable = [(rule, _by_measurements(facts, finding)) for rule, finding in _usable(facts, examined.findings)]
     findings, step = merging.one_of_each_choice(usable, replay), Step.of(facts, replay)
     order = ranking.ranked(findings, replay, steps(facts), facts.rank.index, examined.cautions, step)
@@ -322,7 +326,7 @@ _PASSES: Mapping[str, Callable[[Facts, Sequence[Found]], Sequence[Found]]] = {
 
 
 def _by_measurements(facts: Facts, finding: Finding) -> Finding:
-    """The finding, which says so if its price is all of changed ops, by measurements here or elsewhere."""
+    """The finding, with a basis that says so where its whole saving comes from benchmarks, here or elsewhere."""
     recosts = [edit for edit in finding.edits if isinstance(edit, Recost)]
     if not recosts or len(recosts) < len(finding.edits):
         return finding

@@ -103,6 +103,7 @@ def student(probability: float, freedom: int) -> float:
 
 
 def _inside(angle: float, freedom: int) -> float:
+    """The probability that |t| is at most tan(angle) * sqrt(freedom), by Student's t distribution."""
     odd, cosine = freedom % 2, math.cos(angle)
     term = cosine if odd else 1.0
     total = 0.0 if freedom == 1 else term

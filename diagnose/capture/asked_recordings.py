@@ -51,12 +51,14 @@ class Recordings:
             self._try(self._complete)
 
     def _go_on(self) -> None:
+        """Begin a recording if one is asked for, or complete the one that is being made once its ranks have ended."""
         if not self._is_made:
             self._begin()
         elif self._over():
             self._complete()
 
     def _try(self, act: Callable[[], None]) -> None:
+        """After a first failure nothing more is recorded, and the run continues."""
         if self._failed:
             return
         try:
@@ -68,6 +70,7 @@ class Recordings:
             self._say(f"no more recordings of this run: {why}")
 
     def _begin(self) -> None:
+        """Begin a recording that a user or the log asks for; commands of other machines join what the first began."""
         folder = self._part.recording / f"{RECORDING}-{self._number}"
         if manifests.completes(self._part):
             wish = self._asked()
@@ -82,20 +85,21 @@ class Recordings:
             if job is not None:
                 Board(self._part.shared).post(RECORDING + str(self._number), why=wish.why)
         else:
-            word = Board(self._part.shared).read(RECORDING + str(self._number))
-            if word is None:
+            message = Board(self._part.shared).read(RECORDING + str(self._number))
+            if message is None:
                 return
-            self._made, self._why = folders.join(folder), word["why"]
+            self._made, self._why = folders.join(folder), message["why"]
             folders.begun(self._made).plan.write(self._made)
         Board(self._part.work).post(f"{RECORDING}-{self._number}", part=str(self._made.work))
         self._number, self._is_made = self._number + 1, True
 
     def _asked(self) -> Wish | None:
+        """The next request of a user that has not been granted yet; None if there is none."""
         for path in sorted(self._part.shared.glob(f"{ASK}.*.post")):
             if path not in self._granted:
                 self._granted.add(path)
-                word = Board(path.parent).read(path.name.removesuffix(".post")) or {}
-                return Wish(str(word.get("why", "on request")))
+                message = Board(path.parent).read(path.name.removesuffix(".post")) or {}
+                return Wish(str(message.get("why", "on request")))
         return None
 
     def _over(self) -> bool:
@@ -104,16 +108,17 @@ class Recordings:
         return made > 0 and made >= sum(shared.claimed(name) == self._made.name for name in names)
 
     def _complete(self) -> None:
+        """Write the manifest of the recording and report where it lies; an empty recording is removed."""
         self._is_made = False
         if not any(self._made.shared.glob("rank*")):
             shutil.rmtree(self._made.recording, ignore_errors=True)
         elif manifests.completes(self._made):
             manifests.wait_for_all(self._made, self._say)
             manifest = manifests.complete(self._made, None, [f"Recorded during diagnose watch: {self._why}."])
-            if any(one.trace for one in manifest.ranks):
+            if any(rank.trace for rank in manifest.ranks):
                 self._say(f"recorded; see it with: diagnose analyze {self._made.recording}")
             else:
-                self._say(f"nothing could be recorded: {' '.join(one for one in manifest.notes if one)}")
+                self._say(f"nothing could be recorded: {' '.join(note for note in manifest.notes if note)}")
         else:
             manifests.leave(self._made)
 
@@ -161,6 +166,7 @@ def folder_of(pid: int) -> Path:
 
 
 def _children(pid: int) -> Iterator[int]:
+    """Ids of the processes whose parent is `pid` (proc(5): the second field after the name)."""
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             fields = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -169,6 +175,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _watched(folder: Path) -> Part:
+    """The part of the watched run that goes on in this folder. Raises CannotRecord if there is none."""
     try:
         run = folders.begun(Part(folder))
         if run.plan.watch and goes_on(folder):

@@ -191,6 +191,7 @@ def check_gpu(torch: Torch, root: Path) -> Iterator[Check]:
 
 
 def _no_gpu(torch: Torch, root: Path) -> Check:
+    """Why torch has no GPU: the machine has none, torch is built for the CPU, or the driver fails."""
     drivers = [name for name in ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/kfd") if (root / name).exists()]
     if not drivers and not torch.error:
         return Check("GPU", "ok", "none; CPU trainings can be recorded")

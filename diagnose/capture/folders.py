@@ -45,13 +45,14 @@ def of(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
 
 
 def _options(command: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    """Options of a launcher in the command, by name without dashes: number of nodes and rendezvous."""
+    options: dict[str, str] = {}
     for word, following in zip(command, [*command[1:], ""], strict=True):
         name, is_set, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if word.startswith("-") and name in _NODES | _MEETING:
-            found.setdefault(name, value if is_set else following)
-    return found
+            options.setdefault(name, value if is_set else following)
+    return options
 
 
 def _most(text: str) -> int:
@@ -179,7 +180,7 @@ class Heartbeat:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of commands that begin at the same time each looks at what the one before it has done."""
+    """A lock in the folder, so that a command which begins sees what another has begun before."""
     lock, until = folder / LOCK, time.monotonic() + LOCKED_S
     while True:
         try:
@@ -197,7 +198,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _joined(folder: Path, plan: Plan, job: str | None) -> Part:
-    """A part of what another command has begun. Raises CannotRecord if that is of another job."""
+    """A part of the recording that another command has begun. Raises CannotRecord if it is of another job."""
     known: Begun | None = None
     with suppress(OSError, msgspec.MsgspecError):
         known = begun(Part(folder))
@@ -211,6 +212,7 @@ def _joined(folder: Path, plan: Plan, job: str | None) -> Part:
 
 
 def _part(folder: Path, run: str) -> Part:
+    """A new part of the recording: its work folder, with a file that names the process it belongs to."""
     part = Part(folder, f"{run}-{uuid4().hex[:8]}")
     part.work.mkdir()
     _write(part.work / OWNER, Owner(socket.gethostname(), os.getpid(), started(os.getpid())))
@@ -235,6 +237,7 @@ def is_alive(work: Path) -> bool:
 
 
 def _now_s(folder: Path) -> float:
+    """The time by the file system's clock, in s: that may be another machine's."""
     mark = folder / f"now-{uuid4().hex}"
     mark.touch()
     try:

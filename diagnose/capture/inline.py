@@ -53,6 +53,7 @@ class Recording:
     """That this process took part in: its folder may still be there when the next one is looked for."""
 
     def __init__(self, folder: Path, plan: Plan, overwrite: bool = False, finds_steps: bool = False) -> None:
+        """`finds_steps`: optimizers mark the steps until the loop calls `step()`."""
         self.folder, self._plan, self._overwrite = folder.resolve(), plan, overwrite
         self._found = Steps(self._step_ended) if finds_steps else None
         self._hook: OptimizerHooks | None = None
@@ -104,12 +105,14 @@ class Recording:
             self._recorder.step_ended(number)
 
     def _optimizer_stepped(self, optimizer: object) -> None:
+        """Count the step, unless the loop marks steps itself; a settled recorder fixes what counts as a step."""
         if self._found is None or self._recorder is None:
             return
         self._found.optimizer_stepped(optimizer)
         self._found.fixed |= self._recorder.settled
 
     def _joined(self) -> Part:
+        """The part of this rank in the recording that rank 0 begins. Raises CannotRecord if none begins in time."""
         until = time.monotonic() + folders.APPEARS_S
         while True:
             with suppress(OSError, msgspec.MsgspecError):
@@ -176,6 +179,7 @@ class OptimizerHooks:
     """Has `act(optimizer)` called after each optimizer's step, and its time told apart, until `remove()`."""
 
     def __init__(self, act: Callable[[object], None]) -> None:
+        """Call `act(optimizer)` after each optimizer step, and time the step as the phase OPTIMIZER."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

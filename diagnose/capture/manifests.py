@@ -77,7 +77,7 @@ def said(part: Part) -> tuple[list[RankManifest], dict[int, str]]:
 
 
 def _numbers(part: Part, pattern: str) -> set[int]:
-    """Ranks of which there are such files, and all that there should be: a shared folder may not list all yet."""
+    """Ranks that have such files, and all ranks of the job if its size is known: shared folders list files late."""
     listed = {int(digits[1]) for path in part.shared.glob(pattern) if (digits := re.match(r"rank(\d+)\.", path.name))}
     try:
         known = next((found for number in sorted({0, *listed}) if (found := rank(part, number))), None)
@@ -139,6 +139,7 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
 
 
 def _too_few(seen: Mapping[str, int]) -> str:
+    """A sentence on why these events, counted by kind, make no steps; it names the kind that EVENTS lists first."""
     kind = min(seen, key=list(EVENTS).index)
     return (
         f"The run made {seen[kind]} {EVENTS[kind]} but no optimizer step. At least {steps.ENOUGH + 1} count as"
@@ -158,28 +159,29 @@ def _silent(number: int) -> RankManifest:
 
 
 def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
-    """Machines are numbered in the order of their ranks, and these are counted, where the launcher has not."""
-    of = Counter(rank.machine for rank in ranks if rank.machine is not None)
-    order = {machine: number for number, machine in enumerate(of)}
+    """The ranks, with nodes numbered by machine and ranks per machine counted where the launcher did not say."""
+    ranks_of = Counter(rank.machine for rank in ranks if rank.machine is not None)
+    order = {machine: number for number, machine in enumerate(ranks_of)}
     return [
         rank
         if rank.machine is None
         else msgspec.structs.replace(
             rank,
             node=order[rank.machine] if rank.node is None else rank.node,
-            peers=of[rank.machine] if len(of) > 1 and rank.peers == rank.world_size else rank.peers,
+            peers=ranks_of[rank.machine] if len(ranks_of) > 1 and rank.peers == rank.world_size else rank.peers,
         )
         for rank in ranks
     ]
 
 
 def _write(folder: Path, manifest: Manifest) -> None:
-    written = folder / f"{NAME}.tmp"
-    told = msgspec.to_builtins(manifest)
-    told["ranks"] = [one if one["recorded"] else _known(one) for one in told["ranks"]]
+    """Write the manifest whole or not at all; ranks that were only timed leave out what is not known of them."""
+    unfinished = folder / f"{NAME}.tmp"
+    contents = msgspec.to_builtins(manifest)
+    contents["ranks"] = [one if one["recorded"] else _known(one) for one in contents["ranks"]]
     indent = 2 if len(manifest.ranks) <= MOST else -1
-    written.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=indent) + b"\n")
-    written.replace(folder / NAME)
+    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(contents), indent=indent) + b"\n")
+    unfinished.replace(folder / NAME)
 
 
 def _known(told: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +239,7 @@ def rank(part: Part, number: int) -> RankManifest | None:
 
 
 def _may_come(part: Part, number: int, several: bool) -> bool:
-    """Whether a rank has not said its last, and may still; `several` commands record the job."""
+    """Whether the rank has not finished its report and still may; `several`: more than one command records the job."""
     with suppress(msgspec.MsgspecError):
         said = rank(part, number)
         if said is not None and said.ended is not None:

@@ -86,6 +86,7 @@ def measure(
 
 
 def _check(here: str, there: str) -> None:
+    """Raise CannotMeasure unless the GPU here is the one recorded `there`; an empty name: no GPU."""
     if here != there:
         names = (f"an {name}" if name else "no GPU" for name in (there, here))
         raise CannotMeasure(
@@ -94,6 +95,7 @@ def _check(here: str, there: str) -> None:
 
 
 def _question(asked: Sequence[tuple[OpSpec, Sequence[str]]], setting: Setting, seconds: float) -> bytes:
+    """What to time, as the JSON that the process reads: device, threads, flags, time limit in s, ops with changes."""
     ops = [{**msgspec.to_builtins(spec), "changes": list(changes)} for spec, changes in asked]
     where, known = "cuda" if setting.device else "cpu", setting.flags
     flags = {
@@ -120,7 +122,7 @@ def _lines(python: str, question: bytes, deadline: float, found: _Found) -> Gene
     try:
         with suppress(BrokenPipeError), child.stdin:
             child.stdin.write(question)
-        yield from _said(child.stdout.fileno(), deadline, found)
+        yield from _answers(child.stdout.fileno(), deadline, found)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -128,18 +130,19 @@ def _lines(python: str, question: bytes, deadline: float, found: _Found) -> Gene
         child.stdout.close()
 
 
-def _said(output: int, deadline: float, found: _Found) -> Generator[dict[str, object]]:
+def _answers(output: int, deadline: float, found: _Found) -> Generator[dict[str, object]]:
+    """Answers of the process, one JSON object a line, until it closes its output or the deadline has passed."""
     rest = b""
     with selectors.DefaultSelector() as ready:
         ready.register(output, selectors.EVENT_READ)
-        while (left := deadline - time.monotonic()) > 0:
-            if not ready.select(left):
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            if not ready.select(remaining_s):
                 return
-            some = os.read(output, 1 << 16)
-            if not some:
+            chunk = os.read(output, 1 << 16)
+            if not chunk:
                 found.why = DIED
                 return
-            *lines, rest = (rest + some).split(b"\n")
+            *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 if line.startswith(MARK.encode()):
                     yield json.loads(line[len(MARK) :])

@@ -149,6 +149,7 @@ def run(
 
 
 def _completed(part: Part, plan: Plan, code: int | None, say: Callable[[str], None]) -> tuple[Manifest, bool]:
+    """(manifest, True) once all is written; (an empty one, False) if another command completes the recording."""
     if not manifests.completes(part):
         manifests.leave(part)
         return Manifest(), False
@@ -202,6 +203,7 @@ def _watch(
 
 
 def _end_overdue(child: subprocess.Popen[bytes], over_s: float, received: list[int]) -> None:
+    """Terminate a child that is `over_s` seconds past its time limit, and kill it PATIENCE_S later."""
     if over_s > 0 and OVERDUE not in received:
         received.append(OVERDUE)
         child.terminate()
@@ -228,7 +230,7 @@ class _News:
 
 
 def _signal(child: subprocess.Popen[bytes], part: Part, plan: Plan, number: int) -> None:
-    """To the run; under nsys to its training processes, as nsys itself has reports to write when they have ended."""
+    """Send the signal to the run; with nsys to its training processes, as nsys still has to write its reports."""
     if plan.tracer == "torch":
         child.send_signal(number)
         return
@@ -250,6 +252,7 @@ def _signals_for(child: subprocess.Popen[bytes], part: Part, plan: Plan) -> Iter
     received, first_s, board = list[int](), 0.0, Board(part.work)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        """Send the signal on. A Ctrl-C at a terminal reaches the child by itself; a second one becomes SIGTERM."""
         nonlocal first_s
         again = number == signal.SIGINT and number in received
         received.append(number)
@@ -277,6 +280,7 @@ def _signals_for(child: subprocess.Popen[bytes], part: Part, plan: Plan) -> Iter
 
 
 def _asking(part: Part) -> dict[int, Callable[[int, FrameType | None], None]]:
+    """The handler by its signal that asks for a recording of a watched run; none where the system lacks the signal."""
     times = count(1)
 
     def ask(number: int, frame: FrameType | None) -> None:

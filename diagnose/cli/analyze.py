@@ -120,7 +120,7 @@ def command(
     how: dict[str, Any] = {"folders": folders, "select": select, "ignore": ignore, "jobs": jobs, "quiet": quiet}
     if log is not None and stands_alone(paths[0]):
         log = with_recordings(log, paths[0], **how)
-        return _tell_log(log, paths[0], files, shape, open_it, details)
+        return _show_log(log, paths[0], files, shape, open_it, details)
     with opened(paths, list(files.values()), steps=steps, cluster=cluster, **how) as recordings:
         diagnosis = recordings.diagnosed()
     if log is not None:
@@ -141,7 +141,8 @@ def command(
     _end(diagnosis, over, quiet)
 
 
-def _tell_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool, details: bool) -> None:
+def _show_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str, open_it: bool, details: bool) -> None:
+    """Print the report of a watched run's log, write it to `files`, and open it in a browser if asked for."""
     from diagnose.source.run_log import logs_in
 
     refuse_other_forms(files)

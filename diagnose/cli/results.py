@@ -74,6 +74,7 @@ def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
 
 
 def _refuse_urls(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
+    """Refuse URLs that cannot be written, that are an input, a folder, or twice among the outputs."""
     targets = [_target(url) for url in outputs]
     read = {writing.address(path.url) for path in inputs if outputs and isinstance(path, Remote)}
     for name, target in zip(map(shown, outputs), targets, strict=True):
@@ -86,6 +87,7 @@ def _refuse_urls(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
 
 
 def _target(url: str) -> tuple[str, str]:
+    """Where a URL writes to, the same for all spellings of it; refuses a URL that cannot be written."""
     try:
         writing.refuse(url)
         return writing.address(url)
@@ -130,6 +132,7 @@ def _is_stream(name: str) -> bool:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    """Put the content in the place of the file at once; a new one has the mode that the umask leaves."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -175,6 +178,7 @@ def rendered(
 
 
 def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding], details: bool, minor: bool) -> str:
+    """The diagnosis as text in this form. `over`: findings that fail the command, which SARIF marks as errors."""
     if form == "json":
         return diagnosis.to_json() + "\n"
     if form == "terminal":

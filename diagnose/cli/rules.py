@@ -77,6 +77,7 @@ def show_rule(name: str, details: bool, folders: tuple[str, ...]) -> None:
 
 
 def _shown(one: Page, width: int) -> list[str]:
+    """A rule's page as lines for a terminal: a few of each section."""
     lines = [f"{one.title} ({one.code}, {one.id})", *textwrap.wrap(one.summary, width, max_lines=4)]
     for head, most in MOST_LINES.items():
         text = " ".join(one.sections.get(head, "").split())

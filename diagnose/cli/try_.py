@@ -131,7 +131,7 @@ def command(
             bench.between = between_runs(diagnosis)
             found = _measured(run, bench, candidates, others, together)
     ledger.remember(found, diagnosis, say)
-    _tell(run, diagnosis, found, files, details, say)
+    _report(run, diagnosis, found, files, details, say)
     if not found.complete:
         kept = "The measurements so far are above." if found.baseline else "Nothing was measured."
         click.echo(f"Interrupted. {kept}", err=True)
@@ -139,6 +139,7 @@ def command(
 
 
 def _recording(words: Sequence[str], to_stdout: bool, quiet: bool) -> tuple[Path, Sequence[str]]:
+    """The folder to try fixes of, and the command that follows it; a script is recorded into a new folder first."""
     if not words:
         raise click.UsageError("Name a recording or a script, for example: diagnose try train.py")
     if _names_a_recording(words[0]):
@@ -206,7 +207,7 @@ def _work_folder(run: Path) -> tempfile.TemporaryDirectory[str]:
 def _measured(
     run: Path, bench: Bench, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool
 ) -> Report:
-    """Try all, up to an interrupt. Raises CannotTry."""
+    """The report of trying all candidates; of those done if interrupted. Raises CannotTry."""
     from diagnose.contracts.trials import NotTried
     from diagnose.reports import trials
     from diagnose.trials import course, selection
@@ -228,9 +229,10 @@ def _measured(
     return course.report(bench, untried, complete)
 
 
-def _tell(
+def _report(
     run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str], details: bool, say: Callable[[str], None]
 ) -> None:
+    """Print the result of the trials and write it to the files asked for and beside the recording."""
     from diagnose.reports import markdown, trials
 
     if STDOUT not in files.values():  # First of all: what was measured is not to be lost with a full disk.
@@ -277,7 +279,7 @@ def _plan(
 def _warn(
     candidates: Sequence[Candidate], pairs: int, arm_s: float, budget_s: float, say: Callable[[str], None]
 ) -> None:
-    """Say for which fixes the budget is too short, and what would do."""
+    """Name the fixes for which the budget is too short, and the minutes that would do."""
     from diagnose.trials.course import seconds_of
 
     ends_s = [*accumulate((seconds_of(fix, arm_s, pairs) for fix in candidates), initial=arm_s)][1:]
@@ -318,7 +320,7 @@ class Screening:
         self._say, self._told = say, set[str]()
 
     def __call__(self, screened: Sequence[Screened]) -> None:
-        """To be called with all of them, now and then."""
+        """Report the switches that have ended since the last call."""
         for one in screened:
             if one.ended and one.name not in self._told:
                 self._told.add(one.name)

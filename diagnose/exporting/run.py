@@ -135,6 +135,7 @@ def _rank_tables(files: RankFiles, folder: Path, names: Sequence[str]) -> _RankT
 
 
 def _written(rank: Rank, folder: Path, names: Sequence[str]) -> _RankTables:
+    """Write the tables that the rank has into the folder; the result says which, and why others are absent."""
     about = rank.provenance
     number = (about.rank if about.rank is not None else arrangement.rank_in_name(about.path)) or 0
     rows, absent = dict[str, int](), dict[str, str]()
@@ -155,6 +156,7 @@ def _write(frame: pd.DataFrame, rank: int, path: Path) -> None:
 
 
 def _arrange(rank: int, one: _RankTables, unfinished: Path) -> None:
+    """Move a rank's tables to where the export has them, with the rank's final number, and remove its folder."""
     for name in one.rows:
         source, place = one.folder / f"{name}.parquet", _place(unfinished, name, rank)
         if one.rank == rank:
@@ -170,6 +172,7 @@ def _place(unfinished: Path, table: str, rank: int) -> Path:
 
 
 def _absent(made: Mapping[int, _RankTables]) -> tuple[str, ...]:
+    """Sentences on tables that some or all ranks lack: table names, ranks unless all, and the reason."""
     without = defaultdict[tuple[str, str], list[int]](list)
     for rank, one in made.items():
         for name, why in one.absent.items():
@@ -216,6 +219,7 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
+    """Whether a path in the export's folder is of an export: the record, or a folder of nothing but tables."""
     if path.name == FILE:
         return path.is_file()
     is_table = path.name in tables.TABLES and path.is_dir() and not path.is_symlink()

@@ -85,7 +85,7 @@ def _work(facts: Facts, table: schema.Table) -> pd.DataFrame:
 
 
 def _queue(facts: Facts) -> pd.DataFrame:
-    """By device work, how long it waited since its launch, and behind how much."""
+    """By device work, ns in the queue since its launch, and the number of operations before it."""
     found = optional(every_launch, facts)
     if found is None:
         return pd.DataFrame(columns=["queue_delay_ns", "queue_depth"], dtype="Int64")
@@ -223,7 +223,7 @@ def _told(frame: pd.DataFrame, table: schema.Table) -> pd.DataFrame:
 
 
 def _known(values: Any, unknown: int | None = -1) -> Any:
-    """A column with null for what is not known, and of one type: a category's would differ from rank to rank."""
+    """A nullable column, with null for what is unknown; texts instead of categories, which differ from rank to rank."""
     if pd.api.types.is_bool_dtype(values):
         return values.astype("boolean")
     if pd.api.types.is_integer_dtype(values):

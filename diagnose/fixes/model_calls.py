@@ -167,7 +167,7 @@ def _device_of(model: Any, torch: Any) -> Any:
 
 
 def _no_bfloat16(device: Any, torch: Any) -> str:
-    """A clause on why it cannot be used there; empty if it can."""
+    """A clause on why the device cannot compute in bfloat16; empty if it can."""
     if device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) < (8, 0):
         return "this GPU has no bfloat16, and float16 needs a GradScaler in the script"
     return ""

@@ -292,7 +292,7 @@ class Attention(Setting):
         return self._switch(injection.trained_model())
 
     def _switch(self, model: Any) -> Switch:
-        """Of the first module that can have it. Raises CannotSwitch if there is none."""
+        """A switch of the first module whose attention can be set. Raises CannotSwitch if there is none."""
         wanted = self.value
         known = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
         others = [one for one in known if one.config._attn_implementation != wanted]
@@ -316,7 +316,7 @@ class Attention(Setting):
 
 
 def _not_channels_last(model: Any, torch: Any) -> list[Any]:
-    """The weights of four dimensions that are in another format. Raises CannotSwitch if there are none."""
+    """The model's four-dimensional weights that are not channels_last. Raises CannotSwitch without any."""
     last = torch.channels_last
     weights = [one for one in model.parameters() if one.dim() == 4 and not one.is_contiguous(memory_format=last)]
     if not weights:
@@ -336,7 +336,7 @@ def _order(weight: Any, optimizers: Sequence[Any], order: Any) -> None:
 
 
 def _given_channels_last(_model: Any, args: Any, kwargs: Any) -> Any:
-    """A forward pre-hook. What has four dimensions is ordered so, as the user's line does with the input."""
+    """A forward pre-hook that orders all four-dimensional inputs as channels_last."""
     torch = sys.modules["torch"]
 
     def ordered(one: Any) -> Any:

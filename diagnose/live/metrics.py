@@ -91,6 +91,7 @@ def _phases(one: RankNow) -> Iterator[Sample]:
 
 
 def _step_times(one: RankNow) -> Iterator[Sample]:
+    """A histogram of step times in s, for Prometheus: cumulative counts by half octave, then count and sum."""
     total = sum(count for _, count in one.step_times)
     for phase in one.run.phases:
         if phase.phase == "step":
@@ -122,6 +123,7 @@ def _savings(one: RankNow) -> Iterator[Sample]:
 
 
 def _spread(ranks: Ranks) -> Iterator[Sample]:
+    """The least, median and greatest of the ranks' median step times in s; nothing with fewer than two."""
     known = [ns for one in ranks if one.now is not None and (ns := one.now.median_ns) is not None]
     if len(known) > 1:
         for name, of in (("min", min), ("median", median), ("max", max)):
@@ -129,11 +131,13 @@ def _spread(ranks: Ranks) -> Iterator[Sample]:
 
 
 def _family(
-    name: str, labels: str, meaning: str, told: Callable[[RankNow], Iterable[Sample]], kind: Kind = "gauge"
+    name: str, labels: str, meaning: str, samples_of: Callable[[RankNow], Iterable[Sample]], kind: Kind = "gauge"
 ) -> Family:
+    """A family of metrics whose samples each rank gives, with the rank as the first label."""
+
     def samples(ranks: Ranks) -> Iterator[Sample]:
         for one in ranks:
-            yield from (sample._replace(labels={"rank": one.rank, **sample.labels}) for sample in told(one))
+            yield from (sample._replace(labels={"rank": one.rank, **sample.labels}) for sample in samples_of(one))
 
     return Family(name, ("rank", *labels.split()), meaning, samples, kind)
 
@@ -141,14 +145,15 @@ def _family(
 def _logged(
     name: str, labels: str, meaning: str, figures: Mapping[str, str], kind: Kind = "gauge", factor: float = 1
 ) -> Family:
+    """A family from figures of the log; `figures`: the label values, in the order of `labels`, by figure."""
 
-    def told(one: RankNow) -> Iterator[Sample]:
+    def samples_of(one: RankNow) -> Iterator[Sample]:
         last = {figure.name: figure.last for figure in one.run.figures}
         for figure, values in figures.items():
             if figure in last:
                 yield Sample(dict(zip(labels.split(), values.split(), strict=True)), last[figure] * factor)
 
-    return _family(name, labels, meaning, told, kind)
+    return _family(name, labels, meaning, samples_of, kind)
 
 
 MEMORY = {

@@ -140,14 +140,15 @@ def finding(one: RunFinding) -> str:
 
 
 def _so_far(one: RankNow) -> str:
+    """How many steps in how much time, and whether they have stopped; the steps per second otherwise."""
     count, stalled_ns = one.run.steps, one.since_last_step_ns
-    told = f"{number(count)} step{'' if count == 1 else 's'} in {long_duration(one.run.length_ns)}"
+    text = f"{number(count)} step{'' if count == 1 else 's'} in {long_duration(one.run.length_ns)}"
     usual_ns = (one.now and one.now.median_ns) or 0
     if stalled_ns > max(STALLED_S * 1e9, STALLED_STEPS * usual_ns):
-        told += f", none for {long_duration(stalled_ns)}"
+        text += f", none for {long_duration(stalled_ns)}"
     elif one.now is not None and one.now.length_ns:
-        told += f", {three_digits(one.now.steps / one.now.length_ns * 1e9)} steps/s now"
-    return told if one.run.world_size == 1 else f"{told} (rank {one.rank} of {one.run.world_size})"
+        text += f", {three_digits(one.now.steps / one.now.length_ns * 1e9)} steps/s now"
+    return text if one.run.world_size == 1 else f"{text} (rank {one.rank} of {one.run.world_size})"
 
 
 def _waits(one: RankNow) -> bool:
@@ -169,5 +170,5 @@ def _then(one: RankNow, told: Callable[[Pace], str]) -> str:
 def _ranks(ranks: Sequence[RankNow]) -> str:
     known = [(one.now.median_ns or one.now.mean_ns, one.rank) for one in ranks if one.now is not None]
     kept = known if len(known) <= MOST_RANKS else sorted(known, reverse=True)[:MOST_RANKS]
-    told = ", ".join(f"rank {rank} {duration(ns)}" for ns, rank in kept)
-    return told if len(kept) == len(known) else f"{told}; {len(known) - len(kept)} others are faster"
+    times = ", ".join(f"rank {rank} {duration(ns)}" for ns, rank in kept)
+    return times if len(kept) == len(known) else f"{times}; {len(known) - len(kept)} others are faster"

@@ -74,10 +74,11 @@ def set_argument(code: Code, call: cst.Call, function: str, name: str, value: ob
     keyword = None if function in NOT_BY_NAME else cst.Name(name)
     equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     new = cst.Arg(wanted, keyword, equal if keyword else cst.MaybeSentinel.DEFAULT)
-    return Edit(code, call, text, key, lambda node: node.with_changes(**_with(node, new)))
+    return Edit(code, call, text, key, lambda node: node.with_changes(**_with_argument(node, new)))
 
 
-def _with(call: cst.Call, new: cst.Arg) -> dict[str, Any]:
+def _with_argument(call: cst.Call, new: cst.Arg) -> dict[str, Any]:
+    """Changed fields of the call: its arguments with a new last one, laid out as the others are."""
     if not call.args:
         return {"args": [new]}
     last = call.args[-1]
@@ -124,7 +125,7 @@ def left_out(calls: Sequence[Found], name: str) -> list[Edit]:
 
 
 def made_seldom(calls: Sequence[Found], name: str, every: int) -> list[Edit]:
-    """With these calls made in one step of so many. Raises CannotEdit if their loop does not count its steps."""
+    """Edits that make these calls once in `every` steps. Raises CannotEdit if their loop does not count its steps."""
     edits = list[Edit]()
     for code, call in calls:
         line, condition = _statement(code, call), f"{_counter(code, call)} % {every} == 0"
@@ -140,6 +141,7 @@ def made_seldom(calls: Sequence[Found], name: str, every: int) -> list[Edit]:
 
 
 def _statement(code: Code, call: cst.Call) -> cst.SimpleStatementLine:
+    """The statement that is nothing but this call. Raises CannotEdit if the script uses its result."""
     line = code.statement(call)
     if not (isinstance(line.body[0], cst.Expr) and line.body[0].value is call):
         raise CannotEdit(f"the script uses the result of the call at {code.place(call)}")
@@ -147,7 +149,7 @@ def _statement(code: Code, call: cst.Call) -> cst.SimpleStatementLine:
 
 
 def _counter(code: Code, call: cst.Call) -> str:
-    """The variable that counts the rounds of the innermost loop. Raises CannotEdit without one."""
+    """The name that counts the rounds of the innermost loop around the call. Raises CannotEdit without one."""
     loop = code.loop(call)
     if isinstance(loop, cst.For) and isinstance(loop.iter, cst.Call):
         function = code.text(loop.iter.func)
@@ -201,7 +203,7 @@ def _text(value: object) -> str:
 
 
 def _assigned(code: Code, one: cst.Assign, shown: str, value: object) -> Edit:
-    """An assignment of another value. Raises CannotEdit if the value comes from elsewhere."""
+    """The edit of an assignment to the value. Raises CannotEdit if its value now is no constant, or the same."""
     if not constant(one.value):
         raise CannotEdit(f"the value comes from `{code.text(one.value)}` at {code.place(one)}")
     wanted = expression(value)
@@ -211,6 +213,7 @@ def _assigned(code: Code, one: cst.Assign, shown: str, value: object) -> Edit:
 
 
 def _variable(code: Code, one: cst.Assign, name: str, value: str) -> Edit:
+    """The edit of an assignment to an environment variable: to another value, or removed if that is empty."""
     if value:
         return _assigned(code, one, f'os.environ["{name}"] = {_text(value)}', value)
     line = code.statement(one)
@@ -267,6 +270,7 @@ def _is_foreign_import(code: Code, node: cst.CSTNode) -> bool:
 
 
 def _binds(code: Code, statements: Iterable[cst.CSTNode], name: str) -> bool:
+    """Whether any of the statements imports a module under exactly this name."""
     return any(
         code.text(alias).rstrip(", ") == name
         for statement in statements

@@ -193,6 +193,7 @@ class _Changing(cst.CSTTransformer):
 
 
 def _statements(lines: Iterable[str]) -> list[Any]:
+    """Lines as syntax trees of statements; an empty line goes before the next statement."""
     found, blank = list[Any](), list[cst.EmptyLine]()
     for line in lines:
         if line:

@@ -128,6 +128,7 @@ class Editor:
         return in_all(found, name, argument, value)
 
     def _calls(self, whole: str) -> tuple[str, list[Found]]:
+        """The name after the last dot, and all calls of it; a name with dots must have been imported as `whole`."""
         name = whole.rpartition(".")[2]
         if name == whole:
             return name, self._project.calls(name, lambda code, call: is_call(code, call, name))

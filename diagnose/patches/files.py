@@ -124,6 +124,7 @@ def _replace(ready: Sequence[tuple[Path, PatchedFile]]) -> None:
 
 
 def _beside(path: Path, content: bytes) -> Path:
+    """A temporary file with this content and the mode of `path`, in the same folder."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -89,7 +89,7 @@ def kept(findings: Sequence[RankedFinding], tried: Report | None) -> list[Wanted
 
 
 def _why_not(one: Wanted, by_name: bool, tried: Tried | None, which: Which) -> str:
-    """Why it is only made when asked for by its name; empty if it is made."""
+    """Why a fix is left out unless the user names it; empty if it is made."""
     adds = f"--fix {one.finding.rank_order} adds it"
     if by_name:
         return ""
@@ -137,7 +137,7 @@ def make(
 
 
 def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Edit]]]) -> list[Edit]:
-    """What a fix changes. Raises CannotEdit if it cannot be made, or not together with those that are made."""
+    """The edits of a fix. Raises CannotEdit if it cannot be made, or conflicts with those in `made`."""
     edits = edits_of(one.setting, project, one.finding.site)
     others = list[Edit]()
     for other, already in made:
@@ -171,10 +171,11 @@ def _refuse(project: Project) -> None:
 
 def unified(files: Iterable[PatchedFile]) -> bytes:
     """All changes of all files, in the bytes of these files."""
-    return b"".join(line for file in files for line in _of(file))
+    return b"".join(line for file in files for line in _file_diff(file))
 
 
-def _of(one: PatchedFile) -> Iterator[bytes]:
+def _file_diff(one: PatchedFile) -> Iterator[bytes]:
+    """The file's part of a git diff, as bytes; nothing if it does not change."""
     if one.before == one.after:
         return
     _, _, *changes = difflib.unified_diff(_lines(one.before), _lines(one.after), n=3)

@@ -131,7 +131,7 @@ class Project:
         """The calls that make what has this name, by the recording, or the only one there is. Raises CannotEdit."""
         known = list(dict.fromkeys(place for place in places if place is not None))
         if known:
-            return [self._at(name, one) for one in known]
+            return [self._call_at(name, one) for one in known]
         found = self.calls(name, lambda code, call: is_call(code, call, name))
         if not found:
             raise CannotEdit(f"no call of torch's {name}() is in your files")
@@ -140,7 +140,8 @@ class Project:
             raise CannotEdit(f"{name}() is called at {where}, and the recording does not show which one")
         return found
 
-    def _at(self, name: str, made: Made) -> Found:
+    def _call_at(self, name: str, made: Made) -> Found:
+        """The call of torch's `name` at the recorded line. Raises CannotEdit unless it is exactly one."""
         code = self.code(files.located(made.file, self.root, self.here))
         found = [
             call

@@ -69,6 +69,7 @@ def _warning(diagnosis: Diagnosis) -> str:
 
 
 def _integrity(diagnosis: Diagnosis) -> Iterator[str]:
+    """Notes of the recording, errors first; of a long one only what happened, not its effect."""
     for severity in (Severity.ERROR, Severity.WARNING):
         for note in diagnosis.integrity:
             if note.severity is severity:
@@ -91,12 +92,13 @@ def _epoch(diagnosis: Diagnosis) -> Iterator[str]:
         return
     parts = {"the first batch": epoch.starting_ns, "evaluation, saving and the like": epoch.between_ns}
     least = heading.TELLING * epoch.steps * epoch.step_ns
-    told = [f"{what} {duration(ns)}" for what, ns in parts.items() if ns >= least]
-    if told:
-        yield f"Once per epoch ({epoch.steps:,} steps), on top of the steps: {', '.join(told)}."
+    shown = [f"{what} {duration(ns)}" for what, ns in parts.items() if ns >= least]
+    if shown:
+        yield f"Once per epoch ({epoch.steps:,} steps), on top of the steps: {', '.join(shown)}."
 
 
 def _results(diagnosis: Diagnosis) -> Iterator[str]:
+    """A sentence on which of the numbered findings change results."""
     of_level = defaultdict[Safety, list[str]](list)
     for at, one in findings.worth(diagnosis):
         if one.fixes and one.kind is not Kind.WHERE_TO_LOOK:
@@ -110,14 +112,15 @@ def _results(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _bases(diagnosis: Diagnosis) -> Iterator[str]:
+    """A sentence on how savings were found, with the numbers of findings where methods differ."""
     of_basis = defaultdict[Basis, list[str]](list)
     for at, one in findings.worth(diagnosis):
         of_basis[one.saving.basis].append(str(at))
-    told = [f"{listed(some)} {'are' if len(some) > 1 else 'is'} {BASES[basis]}" for basis, some in of_basis.items()]
-    if len(told) == 1:
-        told = [BASES[basis] for basis in of_basis]
-    if told:
-        yield f"Savings: {'; '.join(told)}."
+    clauses = [f"{listed(some)} {'are' if len(some) > 1 else 'is'} {BASES[basis]}" for basis, some in of_basis.items()]
+    if len(clauses) == 1:
+        clauses = [BASES[basis] for basis in of_basis]
+    if clauses:
+        yield f"Savings: {'; '.join(clauses)}."
 
 
 def _small(diagnosis: Diagnosis) -> Iterator[str]:

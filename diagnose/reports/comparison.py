@@ -144,6 +144,7 @@ def sections(found: Comparison) -> Iterator[Section]:
 
 
 def _split(found: Comparison) -> tuple[list[Part], list[Part]]:
+    """(parts to show, all others): the largest differences; the profiler's overhead is always among the others."""
     least = LEAST_SHARE * max(found.before_ns, found.after_ns)
     recorded = [part for part in found.parts if part.kind is not PartKind.PROFILER]
     shown = [part for part in recorded if abs(part.ns) >= least][:MOST_ROWS]
@@ -173,15 +174,15 @@ def _row(label: str, before_ns: int, after_ns: int) -> Row:
 
 def _changes(found: Comparison) -> Section:
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
-    told = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
+    changes = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
     rows = []
-    for change, part in sorted(told, key=lambda both: -abs(both[0].ns))[:MOST_ROWS]:
+    for change, part in sorted(changes, key=lambda pair: -abs(pair[0].ns))[:MOST_ROWS]:
         if abs(change.ns) >= least:
             words = f"{part.what}: {how(change)}" if change.what else how(change)
             line = place(change.site) if change.site else ""
             rows.append(Row(_name(change) or part.what, (signed(change.ns), words), place=line))
-    known = found.verdict in ("faster", "slower")
-    note = "" if known else "The step time may not have changed, so these may be noise."
+    has_changed = found.verdict in ("faster", "slower")
+    note = "" if has_changed else "The step time may not have changed, so these may be noise."
     return Section("What changed", ("", "difference", "how"), rows, note, words=True)
 
 

@@ -80,6 +80,7 @@ def _entry(at: str, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Ent
 
 
 def _saves(one: RankedFinding, step_ns: int) -> tuple[str, str]:
+    """What a finding saves and its range in brackets, as text; the range is empty where there is none to show."""
     low_ns, likely_ns, high_ns = one.hidden or one.shown_ns
     if one.per_sample:
         low, high = (rounded_share(ns / step_ns).removesuffix(" %") for ns in (low_ns, high_ns))
@@ -155,6 +156,7 @@ def _bare(at: int, one: RankedFinding) -> Card:
 
 
 def _details(one: RankedFinding) -> Iterator[str]:
+    """Clauses on a saving: its range, the saving alone where others come first, and how it was found."""
     saving, (low_ns, likely_ns, high_ns) = one.saving, one.shown_ns
     if low_ns != high_ns:
         yield f"range {duration(low_ns)} to {duration(high_ns)}"
@@ -166,6 +168,7 @@ def _details(one: RankedFinding) -> Iterator[str]:
 
 
 def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
+    """The ranks that have the finding, as a clause; empty for a recording of one rank."""
     if len(diagnosis.ranks) <= 1:
         return ""
     if len(ranks) == len(diagnosis.ranks):
@@ -175,6 +178,7 @@ def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
 
 
 def _short(one: RankedFinding, diagnosis: Diagnosis) -> str:
+    """The saving as a time and a share of the step; the upper end where that is a bound."""
     _, likely_ns, high_ns = one.shown_ns
     bounded, step_ns = one.saving.basis.is_bound, diagnosis.step_ns or 0
     ns = high_ns if bounded else likely_ns
@@ -196,6 +200,7 @@ def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _then(one: RankedFinding, then: tuple[int, int, int], diagnosis: Diagnosis) -> str:
+    """What a fix saves once those above are made (`then`: low, likely, high in ns), and how to make it."""
     now, (low_ns, likely_ns, high_ns) = one.saving, then
     text = f"then {duration(likely_ns)} ({share(likely_ns, diagnosis.step_ns or 0)} of today's step)"
     if low_ns != high_ns:
@@ -267,6 +272,7 @@ def changes(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
 
 
 def _change(one: Change, used: int) -> str:
+    """A sentence on one change that a fix makes to the recorded step; `used`: number of steps simulated."""
     if one.kind is ChangeKind.EVEN and one.left is not None:
         ranks = f"{number(one.count)} rank{'s' * (one.count != 1)}"
         return f"{ranks} take{'s' * (one.count == 1)} {percent(one.left[1])} of {duration(one.ns)} a step."

@@ -142,18 +142,19 @@ def _bound(diagnosis: Diagnosis) -> str:
 
 
 def _bound_on_cpu(diagnosis: Diagnosis) -> str:
+    """What takes most of a step on the CPU, with its share; empty if that is not known."""
     host = diagnosis.host
     if host is None or not any(host.parts.values()):
         return ""
-    kinds = Counter[str]()
+    totals = Counter[str]()
     for cause, ns in host.parts.items():
-        kinds[ON_CPU.get(cause, CAUSES[cause])] += ns
-    ((name, ns),) = kinds.most_common(1)
+        totals[ON_CPU.get(cause, CAUSES[cause])] += ns
+    ((name, ns),) = totals.most_common(1)
     return f"{name} ({rounded_share(ns / max(host.step_ns, 1))} of the time)"
 
 
 def _losses(diagnosis: Diagnosis) -> Counter[TimeCause]:
-    """By cause, ns of a step in which the GPU does not compute."""
+    """ns of a step in which the GPU does not compute, by cause."""
     losses, whole = Counter[TimeCause](), diagnosis.breakdown
     if whole is not None:
         losses[TimeCause.COMMUNICATION] = whole.exposed_communication_ns
@@ -203,6 +204,7 @@ def gain(diagnosis: Diagnosis) -> list[str]:
 
 
 def _of_faults(diagnosis: Diagnosis, faults: list[RankedFinding]) -> str:
+    """What fixing all faults gives, those of medium or high confidence first, as a sentence."""
     replay, before = diagnosis.replay, step_ns(diagnosis)
     assert replay is not None
     sure = sum(one.sure for one in faults)
@@ -222,6 +224,7 @@ def _after(diagnosis: Diagnosis, saved: Together | None) -> int:
 
 
 def _change(before: int, after: int, diagnosis: Diagnosis) -> str:
+    """`88.5 → 28.0 ms/step (3.2x faster)` of two step times in ns."""
     new = duration(after)
     old = duration(before).removesuffix(f" {new.rpartition(' ')[2]}")
     bounded = any(one.saving.basis is Basis.BOUNDED and not one.minor for one in diagnosis.findings)
@@ -238,7 +241,7 @@ def _no_fault(diagnosis: Diagnosis) -> str:
 
 
 def _of_others(diagnosis: Diagnosis, options: list[RankedFinding], shown: list[RankedFinding]) -> str:
-    """What options, and what pays only after them, give on top of all faults; and the largest of these."""
+    """What options and LATER findings save on top of all faults, as a sentence that names the largest of them."""
     assert diagnosis.replay is not None
     timed = [one for one in options if one.shortens]
     later = ["what comes LATER"] * any(one.hidden for one in diagnosis.findings)

@@ -94,7 +94,7 @@ def _mean(job: JobSummary) -> str:
 
 
 def _groups(job: JobSummary) -> Section:
-    """Those that hold ranks up longest; without what is not known of any."""
+    """Calls, times and bandwidth of process groups and links; of many those that hold ranks up longest."""
     shown = job.groups[:MOST_GROUPS]
     sized = any(one.bytes is not None for one in shown)
 

@@ -87,7 +87,7 @@ def _named(name: str) -> str:
 
 
 def part_told(job: JobSummary, part: JobPathPart) -> str:
-    """What a piece of the critical path waits for."""
+    """What a part of the job's critical path waits for, as a phrase."""
     if part.what is JobPathKind.TRANSFER:
         if part.operation == "send":
             return f"transfer from rank {part.ranks[0]} to rank {part.ranks[1]}"
@@ -101,6 +101,7 @@ def part_told(job: JobSummary, part: JobPathPart) -> str:
 
 
 def _waited_for(job: JobSummary, part: JobPathPart) -> str:
+    """What the job's step waits for in this part of its critical path, as a clause."""
     if part.rank is None and part.what is JobPathKind.UNMATCHED:
         return f"the {operation(part.operation)}, or for ranks that are not recorded"
     if part.rank is None:
@@ -134,6 +135,7 @@ def standing_out(job: JobSummary) -> OwnTimes:
 
 
 def _own_on_path(job: JobSummary) -> OwnTimes:
+    """By rank and kind, the ns of a rank's own work on the job's critical path."""
     found = Counter[tuple[int, JobPathKind]]()
     for one in job.critical_path:
         if one.rank is not None and one.what in OWN:

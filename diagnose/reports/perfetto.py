@@ -36,6 +36,7 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
+    """Events that name processes and threads: a thread per lane, and one per finding and lane where it has spots."""
     for pid, (group, title) in enumerate(_TITLES.items()):
         if group == "findings" or any(lane.group == group for lane in shown.lanes):
             yield _meta("process_name", pid, 0, name=title)

@@ -119,7 +119,7 @@ def render(
         "tool": {"driver": driver},
         "invocations": [_invocation(diagnosis, indexes)],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The top of the checkout."}}},
-        "results": _told_apart([_result(one, one in over, diagnosis, checkout, indexes, fallback) for one in shown]),
+        "results": _numbered([_result(one, one in over, diagnosis, checkout, indexes, fallback) for one in shown]),
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -166,7 +166,7 @@ def _plain(about: RulePage) -> str:
 
 
 def _invocation(diagnosis: Diagnosis, indexes: dict[str, int]) -> dict[str, Any]:
-    """A rule that failed, or a recording in which nothing could be measured, is no success."""
+    """The run of diagnose; not successful if a rule failed or nothing could be measured."""
     crashed = any(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
     return {
         "executionSuccessful": diagnosis.conclusive and not crashed,
@@ -175,7 +175,7 @@ def _invocation(diagnosis: Diagnosis, indexes: dict[str, int]) -> dict[str, Any]
 
 
 def _of_rules(diagnosis: Diagnosis, indexes: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """Rules that could not look, or failed: neither found anything, and neither is a pass."""
+    """Notifications of rules that could not look, as notes, and of rules that failed, as errors."""
     for outcome in diagnosis.outcomes:
         if outcome.outcome is OutcomeKind.CANNOT_TELL:
             level, text = "note", f"{outcome.rule} could not look: {outcome.why}. {outcome.how_to_record_it}".rstrip()
@@ -188,11 +188,12 @@ def _of_rules(diagnosis: Diagnosis, indexes: dict[str, int]) -> Iterator[dict[st
 
 
 def _of_recording(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
+    """Notifications on the recording: its integrity notes, and what is absent unless a rule says so itself."""
     for note in diagnosis.integrity:
         yield {"level": note.severity.value, "message": {"text": _escaped(f"{note.what} {note.effect}")}}
-    told = {(outcome.why, outcome.how_to_record_it) for outcome in diagnosis.outcomes}
+    reported = {(outcome.why, outcome.how_to_record_it) for outcome in diagnosis.outcomes}
     for absent in diagnosis.absent:
-        if (absent.what, absent.how_to_record_it) not in told:
+        if (absent.what, absent.how_to_record_it) not in reported:
             text = f"Not recorded: {absent.what}. {absent.how_to_record_it}"
             yield {"level": "note", "message": {"text": _escaped(text)}}
 
@@ -205,6 +206,7 @@ def _result(
     indexes: dict[str, int],
     fallback: dict[str, Any],
 ) -> dict[str, Any]:
+    """A finding or risk at its place, else at `fallback`. `fails`: as an error; `indexes`: rules by their position."""
     place = None if one.site is None else checkout.place(one.site)
     location = fallback if place is None else _location(place)
     if one.site is not None:
@@ -257,8 +259,8 @@ def _fingerprint(rule: str, site: Site | None, place: Place | None) -> str:
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
 
 
-def _told_apart(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results; of equal fingerprints each also says which of them it is."""
+def _numbered(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results, each fingerprint with a count of those before it that are equal."""
     seen = Counter[str]()
     for result in results:
         code = result["partialFingerprints"][FINGERPRINT]
@@ -273,7 +275,7 @@ def _location(place: Place) -> dict[str, Any]:
 
 
 def _fallback(diagnosis: Diagnosis, checkout: Checkout) -> dict[str, Any]:
-    """Of what lies in no file of the checkout: the script, else the trace."""
+    """The location of what lies in no file of the checkout: the script's, else the trace's."""
     if checkout.script is not None:
         return _location(checkout.script)
     path = next((source.path for source in diagnosis.provenance.sources if source.rank == diagnosis.rank), "")

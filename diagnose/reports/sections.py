@@ -134,7 +134,7 @@ def _idle(diagnosis: Diagnosis) -> Section:
 
 
 def _path(diagnosis: Diagnosis) -> Section:
-    """The parts with most time in the order in which a step comes to them, and the rest."""
+    """Parts of the critical path with most time, in the order of the step; the others as one row."""
     found, step_ns = diagnosis.critical_path or (), _step_ns(diagnosis)
     shown = [part for part in found[:MOST_ROWS] if part.share >= LEAST_SHARE]
     rows = []
@@ -206,6 +206,7 @@ def _flops_told(value: float, unit: str) -> str:
 
 
 def _about_flops(found: AchievedFlops) -> Iterator[str]:
+    """Sentences on what the FLOP/s count, and in which direction they may be wrong."""
     yield "Matrix products, convolutions and attention, from shapes, over the recorded step; recomputation counts."
     if found.device:
         several = f"{found.devices} x " if found.devices > 1 else ""
@@ -285,6 +286,7 @@ def _ops(diagnosis: Diagnosis) -> Section:
 
 
 def _functions(diagnosis: Diagnosis) -> Section:
+    """Self time by the user's function; nothing if no function has a line."""
     found = [function for function in diagnosis.functions or () if function.host_ns or function.device_ns][:MOST_ROWS]
     if not any(one.site for one in found):
         return NO_SECTION
@@ -301,7 +303,7 @@ def _functions(diagnosis: Diagnosis) -> Section:
 
 
 def _mostly(function: FunctionTime, step_ns: int) -> str:
-    """What takes most of its time, on the device if that was recorded."""
+    """The two longest ops of a function, or Python outside of ops, each with its share of the step."""
     parts = [(longest_op.ns, longest_op.name.removeprefix("aten::")) for longest_op in function.longest_ops]
     if function.device_ns is None:
         parts.append((function.python_ns, "outside ops"))

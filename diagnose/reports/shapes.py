@@ -56,7 +56,7 @@ def bullets(name: str, items: Sequence[tuple[str, str, str]]) -> Iterator[Render
 
 
 def _hanging(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
-    """What stands beside marks."""
+    """Rows of (mark, content), whose content is indented as a whole beside the mark."""
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()

@@ -72,6 +72,7 @@ def _wrapped(text: str, width: int, indent: str = "", style: str = "", hang: str
 
 
 def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
+    """The step as a bar of `width // 2` characters, and its legend, below it if it does not fit beside it."""
     whole = sum(part.ns for part in parts)
     if not whole:
         return []
@@ -89,7 +90,7 @@ def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
 
 
 def _body(found: Brief, width: int, most: int) -> list[Text]:
-    """Findings and notes, in at most so many lines: the last notes go first, then last findings."""
+    """Findings and notes in at most `most` lines: first notes are cut, then details of findings, then findings."""
     count, notes = sum(len(some) for _, _, some in found.lists), len(found.notes)
     few, fewest = min(notes, FEW_NOTES), min(notes, 1)
     tries = [(count, count, left, True) for left in range(notes, few, -1)]
@@ -200,7 +201,7 @@ def _run(found: WatchedRun, width: int) -> Iterator[RenderableType]:
 
 
 def _run_head(found: WatchedRun) -> list[tuple[str, str]]:
-    """What it says first, with the style of each."""
+    """Lines on top of a watched run's report, each with its style."""
     run = found.ranks[0]
     head = [(watched_run.headline(run), "bold"), (watched_run.subject(found), "dim")]
     return [*head, *[(damage, "yellow") for damage in [watched_run.damage(run)] if damage]]
@@ -282,6 +283,7 @@ def watched(found: WatchedRun, width: int = 80, color: bool = False, details: bo
 
 
 def _run_in_brief(found: WatchedRun, width: int) -> Iterator[RenderableType]:
+    """A watched run in at most MOST_OF_RUN lines: findings in full as far as they fit, then how many are left out."""
     cards = watched_run.cards(found)
     lines = [Text(line, style=style) for text, style in _run_head(found) for line in textwrap.wrap(text, width)]
     shown = 0

@@ -96,6 +96,7 @@ def conclusion(report: Report) -> str:
 
 
 def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
+    """A sentence on which fixes to keep, with their measured effect together."""
     together = report.together
     if together is not None and together.verdict == "slower":
         first = max(kept, key=lambda one: one.found.likely if one.found else 0.0)
@@ -142,8 +143,8 @@ def rows(one: Trial) -> Iterator[tuple[str, str]]:
         "predicted": None if one.predicted is None else factors(one.predicted, "range"),
         "measured": None if one.measured is None else f"{factors(one.measured)}{samples}{'' if one.added else pairs}",
         "on top": None if one.added is None else f"{factors(one.added)} on top of {added}{pairs}",
-        "outputs": None if one.outputs is None else _apart(one.outputs, "model outputs for the same batch"),
-        "updates": None if one.updates is None else _apart(one.updates, "parameter updates in one step"),
+        "outputs": None if one.outputs is None else _difference(one.outputs, "model outputs for the same batch"),
+        "updates": None if one.updates is None else _difference(one.updates, "parameter updates in one step"),
         "losses": None if one.losses is None else LOSSES[one.losses].format(count=one.losses_compared),
         "memory": None if one.peak_bytes is None else _both(one.peak_bytes, units.size),
         "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + pays,
@@ -169,7 +170,8 @@ def _pairs(one: Trial) -> str:
     return f", {one.pairs} pairs of {what}"
 
 
-def _apart(found: Numbers, what: str) -> str:
+def _difference(found: Numbers, what: str) -> str:
+    """How results with and without the fix differ, as a clause; `what`: outputs, updates or losses."""
     if found.kind == "same":
         return f"bit-identical {what}"
     said = {"not_deterministic": ", as do repeats without the fix", "rounding": ", within rounding"}.get(found.kind, "")
@@ -177,6 +179,7 @@ def _apart(found: Numbers, what: str) -> str:
 
 
 def _gpu(state: GpuState) -> Iterator[str]:
+    """Clock, temperature and power of the GPU without and with the fix, as far as known."""
     measures = ((state.sm_clock_mhz, "MHz"), (state.temperature_c, "°C"), (state.power_w, "W"))
     for both, unit in measures:
         if both is not None:

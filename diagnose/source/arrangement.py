@@ -49,21 +49,22 @@ def arrange(recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]])
 
 
 def _arranged(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> Arrangement:
-    taken: dict[int, int] = {}
+    """The rank of each recording, None for a second one of a rank, and notes on ranks that are missing or double."""
+    position_of: dict[int, int] = {}
     indexes: list[int | None] = []
-    repeated: list[str] = []
+    duplicates: list[str] = []
     _require_one(recordings, claims)
     for position, claim in enumerate(claims):
-        free = (k for k in range(len(recordings) + 1) if k not in taken and k not in claims)
+        free = (k for k in range(len(recordings) + 1) if k not in position_of and k not in claims)
         index = next(free) if claim is None else claim
-        if index in taken:
-            first = Path(recordings[taken[index]].path).name
-            repeated.append(f"{Path(recordings[position].path).name} (rank {index}, as {first})")
+        if index in position_of:
+            first = Path(recordings[position_of[index]].path).name
+            duplicates.append(f"{Path(recordings[position].path).name} (rank {index}, as {first})")
             indexes.append(None)
         else:
-            taken[index] = position
+            position_of[index] = position
             indexes.append(index)
-    return Arrangement(tuple(indexes), tuple(_set_notes(recordings, set(taken), repeated)))
+    return Arrangement(tuple(indexes), tuple(_set_notes(recordings, set(position_of), duplicates)))
 
 
 def rank_in_name(path: str) -> int | None:
@@ -73,6 +74,7 @@ def rank_in_name(path: str) -> int | None:
 
 
 def _set_notes(recordings: Sequence[Provenance], ranks: set[int], repeated: list[str]) -> Iterator[IntegrityNote]:
+    """Notes on recordings of the same rank, on ranks that ran at other times, and on ranks that are missing."""
     if repeated:
         what = f"Not used, as another file is of the same rank: {_listed(repeated)}."
         yield IntegrityNote(what, "Analyse one recording of one run at a time.", Severity.WARNING)
@@ -121,14 +123,15 @@ def _apart_ns(recordings: Sequence[Provenance]) -> int:
 
 
 def _by_time(recordings: list[Provenance]) -> list[list[Provenance]]:
-    found, last = list[list[Provenance]](), 0
+    """The recordings in groups that ran within NEAR_NS of each other; those without a date are one more group."""
+    groups, last = list[list[Provenance]](), 0
     for one in sorted(filter(_is_dated, recordings), key=lambda one: one.begin_unix_ns):
-        if not found or one.begin_unix_ns > last + NEAR_NS:
-            found.append([])
-        found[-1].append(one)
+        if not groups or one.begin_unix_ns > last + NEAR_NS:
+            groups.append([])
+        groups[-1].append(one)
         last = max(last, one.end_unix_ns)
     undated = [one for one in recordings if not _is_dated(one)]
-    return [part for part in (*found, undated) if part] if len(found) > 1 else [recordings]
+    return [part for part in (*groups, undated) if part] if len(groups) > 1 else [recordings]
 
 
 def _is_dated(one: Provenance) -> bool:
@@ -144,7 +147,7 @@ def _by_maker(recordings: list[Provenance]) -> list[list[Provenance]]:
 
 
 def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> list[list[Provenance]]:
-    """Of each folder those in it, if ranks occur in several of them and in none twice; else all together."""
+    """Recordings grouped by folder, if ranks occur in several folders but none twice in one; else one group."""
     folders = [Path(recording.path).parent for recording in recordings]
     known = [(rank, folder) for rank, folder in zip(claims, folders, strict=True) if rank is not None]
     several = len({rank for rank, _ in known}) < len(set(known))
@@ -154,7 +157,7 @@ def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> li
 
 
 def _parted(recordings: list[Provenance], key: Callable[[Provenance], Hashable | None]) -> list[list[Provenance]]:
-    """By key, in order of the first of each; those without one are with the first."""
+    """The recordings grouped by key, in order of first appearance; those without a key join the first group."""
     keys = list(dict.fromkeys(key(one) for one in recordings if key(one) is not None))
     if len(keys) < 2:
         return [recordings]
@@ -199,6 +202,7 @@ def _unused(
 
 
 def _processes(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> list[list[int]]:
+    """Positions of recordings of one process, in order of time, for each process that was recorded."""
     found: dict[object, list[list[int]]] = {}
     for at in sorted(range(len(recordings)), key=lambda at: recordings[at].begin_unix_ns):
         one = recordings[at]
@@ -207,14 +211,14 @@ def _processes(recordings: Sequence[Provenance], claims: Sequence[int | None]) -
         named = worker[1] if worker else re.sub(r"\d+", "#", name)  # As trace_100.json, trace_200.json.
         chance = one.machine < 0 and int(one.process or 0) < SMALL_NUMBER
         place = (Path(one.path).parent, named * chance, claims[at], one.world_size, one.machine, one.format)
-        lines = found.setdefault((one.process or at, *place), [])
-        free = next((line for line in lines if recordings[line[-1]].end_unix_ns <= one.begin_unix_ns), None)
+        chains = found.setdefault((one.process or at, *place), [])
+        free = next((chain for chain in chains if recordings[chain[-1]].end_unix_ns <= one.begin_unix_ns), None)
         if free is None:
-            lines.append([at])
+            chains.append([at])
         else:
             free.append(at)
     # Where windows overlap, as of processes that count their numbers in containers of their own, nothing is known.
-    return [line for lines in found.values() if len(lines) == 1 for line in lines]
+    return [chain for chains in found.values() if len(chains) == 1 for chain in chains]
 
 
 def _variation(times_ns: Sequence[int]) -> float:

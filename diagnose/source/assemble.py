@@ -165,17 +165,17 @@ _NAMES_OF = {"rocm": re.compile("AMD|Radeon|gfx"), "cuda": re.compile("NVIDIA|Te
 
 
 def _maker(form: str, header: Header, spans: pd.DataFrame, tables: dict[str, pd.DataFrame]) -> str:
-    """ "rocm" or "cuda", where the recorder, the device's name or a call of its API tells; else "unknown"."""
+    """ "rocm" or "cuda", if the recorder, a device's name or a call of the API shows it; else "unknown"."""
     kind = spans["kind"]
     calls = spans["name"][kind.isin([SpanKind.RUNTIME.value, SpanKind.DRIVER.value])].unique()
-    told = {
+    recorded = {
         "rocm": header.rocm,
         # CUPTI alone knows registers; Nsight Systems records no other maker's devices.
         "cuda": form == "nsight"
         or any("cu" in version for version in header.versions)
         or bool((tables["kernels"]["registers"] > 0).any()),
     }
-    for maker, known in told.items():
+    for maker, known in recorded.items():
         named = any(_NAMES_OF[maker].match(device.name) for device in header.devices)
         if known or named or any(_CALLS_OF[maker].match(str(name)) for name in calls):
             return maker
@@ -183,7 +183,7 @@ def _maker(form: str, header: Header, spans: pd.DataFrame, tables: dict[str, pd.
 
 
 def _devices(listed: tuple[Device, ...], used: set[int]) -> Iterator[Device]:
-    """Those that did work. One that is not listed, as in a container, is like all others if these are alike."""
+    """Devices that did work. One that is not listed is taken to be like the listed ones, if those are alike."""
     kinds_listed = {replace(device, index=0) for device in listed}
     by_index = {device.index: device for device in listed}
     for index in sorted(used):

@@ -74,7 +74,7 @@ MOST_NAMES, MOST_ITEMS, MOST_EDGES = 10_000, 200_000, 4_000_000
 
 
 def _unpacked(path: Place, content: type[S], what: str) -> tuple[S, list[str]]:
-    """What a file holds, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
+    """The content of a gzip file, and which parts cannot be read. Raises ValueError with a few words, and OSError."""
     try:
         with path.open("rb") as packed, gzip.open(packed) as file:
             raw = file.read(MOST_PACKED_BYTES + 1)

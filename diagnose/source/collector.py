@@ -109,6 +109,7 @@ def named_category(name: str) -> str:
 
 
 def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool) -> None:
+    """Add events of one category to the columns: spans, and a row of the kind's side table for each."""
     kind = _KINDS.get(category, SpanKind.OTHER)
     args = [event.args for event in events]
     first = columns.add_spans(
@@ -130,6 +131,7 @@ def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool)
 
 
 def _tracks(columns: Columns, kind: SpanKind, events: list[Event[Any]], args: list[Args]) -> Array:
+    """Codes of the tracks that events lie on: (process, thread), on the device also (device, stream)."""
     rows: Iterable[tuple[object, ...]] = map(attrgetter("pid", "tid"), events)
     if kind not in ON_DEVICE:
         return columns.host_tracks.codes(rows, len(events))
@@ -138,6 +140,7 @@ def _tracks(columns: Columns, kind: SpanKind, events: list[Event[Any]], args: li
 
 
 def _side(columns: Columns, kind: SpanKind, args: list[Args]) -> dict[str, Array]:
+    """Columns of the kind's own table, by name, from the events' arguments."""
     side: dict[str, Array] = {}
     for name in _SIDE_COLUMNS[kind]:
         unknown = getattr(NO_ARGS, name)
@@ -175,7 +178,7 @@ _BY_SIZE = _BySize()
 
 
 def _scalars(columns: Columns, events: Sequence[Event[Any]], args: Sequence[Args]) -> Array:
-    """Only of ops that compute by them: those of others are many, and nothing asks for them."""
+    """Codes of the scalar inputs of ops whose cost depends on these; 0 for all others, to save memory."""
     found = np.zeros(len(args), dtype=np.int32)
     chosen = np.flatnonzero(np.fromiter(map(_BY_SIZE.__getitem__, map(attrgetter("name"), events)), np.bool_))
     found[chosen] = _text(columns, "scalars", [args[at] for at in chosen.tolist()], "scalars")
@@ -255,6 +258,7 @@ class Workers:
         return self._threads.submit(self._columns, text)
 
     def _columns(self, text: memoryview) -> Columns | None:
+        """Decode a JSON text in an idle process; None if the process has died or cannot decode it."""
         process = self._idle.get()
         try:
             assert process.stdin is not None

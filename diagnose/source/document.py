@@ -86,6 +86,7 @@ class TraceText(Generic[E, T]):
             self._damage.text_after_end = bool(self._next_byte())
 
     def _object(self) -> Iterator[T]:
+        """Pass over the top-level object and yield batches of its events. Raises InputError without an event list."""
         seen_events = False
         while (key := self._key()) is not None:
             if key == "traceEvents" and self._next_byte() == b"[":
@@ -107,10 +108,11 @@ class TraceText(Generic[E, T]):
         return bool(piece)
 
     def _next_byte(self) -> bytes:
+        """The next byte that is no white space, the cursor at it; empty at the end of the text."""
         while True:
-            found = _SPACE.match(self._buffer, self._at)
-            assert found is not None
-            self._at = found.end()
+            space = _SPACE.match(self._buffer, self._at)
+            assert space is not None
+            self._at = space.end()
             if self._buffer[:3] == b"\xef\xbb\xbf" and self._at == 0:
                 self._at = 3
             elif self._at < len(self._buffer) or not self._fill():

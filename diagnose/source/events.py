@@ -181,6 +181,7 @@ N = TypeVar("N", int, float)
 
 
 def _number(value: object, kind: Callable[[Any], N], default: N) -> N:
+    """The value as an int64 or float of that kind; the default if it is none or does not fit."""
     try:
         number = kind(cast(Any, value))
     except (TypeError, ValueError, OverflowError):
@@ -236,6 +237,7 @@ class EventDecoder(Generic[E]):
         return None
 
     def _converted(self, value: dict[str, Any]) -> E | None:
+        """The event as its struct, without arguments of unfit types; None if another field does not fit."""
         with suppress(msgspec.ValidationError):
             return msgspec.convert(value, self._event)
         fit: dict[str, Any] = {}

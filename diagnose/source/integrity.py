@@ -115,6 +115,7 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
 
 
 def _pairs(damage: Damage, spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
+    """Notes on device work without a launch in the file, and on launches without device work."""
     work = spans[_is_work(spans)]
     calls = _calls(spans)
     launch = links[links["kind"] == LinkKind.LAUNCH.value]
@@ -221,14 +222,15 @@ def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNo
         return
     if len(steps) == 1:
         yield _warning("Only one step was recorded.", "Its time includes filling and draining the device's queue.")
-    own = spans["step"].to_numpy()[_is_work(spans)]
-    counts = np.bincount(own[own >= 0], minlength=len(steps))
+    step_of_work = spans["step"].to_numpy()[_is_work(spans)]
+    counts = np.bincount(step_of_work[step_of_work >= 0], minlength=len(steps))
     for position in (one for one in (0, len(steps) - 1) if is_cut_off(counts, one)):
         what = f"The {'last' if position else 'first'} recorded step ({steps[position].number}) is incomplete."
         yield _note(what, "It is not used for step times.")
 
 
 def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Provenance) -> Iterator[IntegrityNote]:
+    """Notes on what was not recorded, and on what makes times coarse or too long."""
     recorded = provenance.recorded
     cpu_too = "Profile with ProfilerActivity.CPU as well."
     if "device" not in recorded:

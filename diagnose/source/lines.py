@@ -75,7 +75,7 @@ def _standing(rows: Rows, python: IntArray) -> IntArray:
 def _marks(
     raw: dict[str, Array], names: Sequence[str], python: IntArray, standing: IntArray, at: IntArray, line: IntArray
 ) -> _Marks:
-    """Of the rows `at`, which are marks, each with the frame in which it lies, if that has the function it tells."""
+    """The marks in the rows `at`, each with the innermost frame around it, if that is of the function in its name."""
     start, end = raw["start_ns"][python], raw["start_ns"][python] + raw["dur_ns"][python]
     moment, track = raw["start_ns"][at], raw["track"][at].astype(np.int64)
     inner = intervals.innermost_at(moment, track, raw["track"][python].astype(np.int64), start, end)
@@ -94,7 +94,7 @@ def _marks(
 
 
 def _cut(raw: dict[str, Array], keep: npt.NDArray[np.bool_], names: list[str], marks: _Marks) -> Rows:
-    """The rows, each frame with marks ending at its first one, and a new row from each mark to the next."""
+    """The rows with each marked frame cut at its marks: it ends at the first, and a new row goes from mark to mark."""
     frame, start, dur = marks.frame, raw["start_ns"], raw["dur_ns"].copy()
     first, ends = np.append(True, frame[1:] != frame[:-1])[: len(frame)], (start + dur)[frame]
     until = np.where(np.append(first[1:], True)[: len(frame)], ends, np.append(marks.start_ns[1:], 0)[: len(frame)])

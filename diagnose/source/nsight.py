@@ -49,7 +49,7 @@ def read(path: Place, part: int | None = None) -> Rank:
         columns.events = columns.rows
         if not columns.rows:
             raise InputError(f"{path} has no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
-        damage.told, damage.unread_tables = _told(db), _unread(db)
+        damage.told, damage.unread_tables = _recorder_messages(db), _unread(db)
         header = _header(db, _from_zero(columns), processes, process)
     return assemble(path, "nsight", header, columns, damage)
 
@@ -75,16 +75,17 @@ def _check(db: Database) -> None:
 
 
 def _processes(db: Database) -> tuple[int, ...]:
+    """Ids of the processes that used a GPU, by the lowest device of each; else of all that have host events."""
     _check(db)
-    found: dict[int, int] = {}
+    device_of: dict[int, int] = {}
     for table in (one for one in _ON_DEVICE if db.has(one, "globalPid")):
         device = 'COALESCE(CAST("deviceId" AS INTEGER), 0)' if db.has(table, "deviceId") else "0"
         for process, number in db.distinct(table, ['CAST("globalPid" AS INTEGER)', device]):
-            found[process] = min(number, found.get(process, number))
-    if not found:
+            device_of[process] = min(number, device_of.get(process, number))
+    if not device_of:
         for table in (one for one in _ON_HOST if db.has(one, "globalTid")):
-            found |= {process: 0 for (process,) in db.distinct(table, ['CAST("globalTid" & ~16777215 AS INTEGER)'])}
-    return tuple(sorted(found, key=lambda one: (found[one], one))) or (UNKNOWN,)
+            device_of |= {process: 0 for (process,) in db.distinct(table, ['CAST("globalTid" & ~16777215 AS INTEGER)'])}
+    return tuple(sorted(device_of, key=lambda one: (device_of[one], one))) or (UNKNOWN,)
 
 
 def _from_zero(columns: Columns) -> int:
@@ -101,6 +102,7 @@ def _from_zero(columns: Columns) -> int:
 
 
 def _header(db: Database, before_ns: int, processes: tuple[int, ...], process: int) -> Header:
+    """The header of one process's rank; ranks are the positions of `processes`. `before_ns`: shift of times to 0."""
     zero = db.columns("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
     zero = zero[(zero > 0) & (zero < LATEST_NS)]
     base_ns = max(int(zero[0]) - before_ns, 0) if len(zero) else 0
@@ -136,7 +138,8 @@ def _devices(db: Database) -> list[Device]:
     return sorted(made, key=lambda one: one.index)
 
 
-def _told(db: Database) -> list[str]:
+def _recorder_messages(db: Database) -> list[str]:
+    """Warnings and errors of Nsight Systems itself."""
     if not db.has("DIAGNOSTIC_EVENT", "severity", "text"):
         return []
     rows = db.rows("DIAGNOSTIC_EVENT", ['CAST("text" AS TEXT)'], '"severity" >= 2')

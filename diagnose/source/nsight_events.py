@@ -81,6 +81,7 @@ def add_work(db: Database, columns: Columns, process: int) -> None:
 
 
 def _kernel_side(found: dict[str, Array]) -> dict[str, Array]:
+    """Columns of the kernels' own table; what an export lacks is UNKNOWN, or 0 for sizes and graphs."""
     count = len(found["start"])
     unknown = np.full(count, UNKNOWN, dtype=np.int64)
     shared = np.stack([found.get(name, unknown) for name in ("staticSharedMemory", "dynamicSharedMemory")])
@@ -141,6 +142,7 @@ def add_calls(db: Database, columns: Columns, process: int) -> None:
 
 
 def _syncs(db: Database, columns: Columns, process: int, call: dict[int, str]) -> None:
+    """Add synchronisations, with the event's last record before each, which says what a stream waits for."""
     found = of_process(db, SYNC, (*_TIMES, *_PLACE, "eventId"), process)
     calls = [call.get(one, "") for one in found["correlationId"].tolist()]
     labels, count = [next((kind for part, kind in _SYNC_CALLS if part in one), "") for one in calls], len(calls)
@@ -216,14 +218,15 @@ def _threads(db: Database, process: int) -> list[int]:
 
 
 def _off_core(switches: dict[str, Array]) -> dict[str, Array]:
+    """Spans in which threads were not scheduled, by pairs of switches out and in."""
     order = np.lexsort((switches["start"], switches["globalTid"]))
-    start, thread, on = (switches[name][order] for name in ("start", "globalTid", "isSchedIn"))
-    left = np.flatnonzero((on[:-1] == 0) & (on[1:] == 1) & (thread[:-1] == thread[1:]))
-    return {"start": start[left], "end": start[left + 1], "globalTid": thread[left]}
+    start, thread, is_in = (switches[name][order] for name in ("start", "globalTid", "isSchedIn"))
+    switched_out = np.flatnonzero((is_in[:-1] == 0) & (is_in[1:] == 1) & (thread[:-1] == thread[1:]))
+    return {"start": start[switched_out], "end": start[switched_out + 1], "globalTid": thread[switched_out]}
 
 
 def _add_within(columns: Columns, found: dict[str, Array], names: Array, first: int, last: int) -> None:
-    """Those that last and begin within the given time, cut off at its end."""
+    """Add spans that begin at `first` or later and last LEAST_NS or longer when cut off at `last`."""
     found = {**found, "end": np.minimum(found["end"], last)}
     kept = (found["end"] - found["start"] >= LEAST_NS) & (found["start"] >= first)
     add_host(columns, SpanKind.SYSTEM, names[kept], {name: values[kept] for name, values in found.items()})

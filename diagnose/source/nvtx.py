@@ -108,7 +108,7 @@ def read(db: Database, columns: Columns, process: int) -> None:
 
 
 def _named_and_sized(rows: Iterable[tuple[bytes]], columns: Columns) -> tuple[Array, Array]:
-    """Codes of names and of sizes: both of a range are one text, of which there are few, so that each is cut once."""
+    """Codes of names and codes of sizes, from texts that hold both; each distinct text is split once."""
     both = Vocabulary()
     at = np.fromiter(map(both.__getitem__, chain.from_iterable(rows)), np.int32)
     cut = [one.rpartition(_BETWEEN)[::2] for one in both]
@@ -136,14 +136,14 @@ def _name(text: str) -> str:
 
 
 def _sizes(text: str) -> str:
-    """What stands after their mark; nothing if there are none."""
+    """SQL for the part of a text that lists sizes; empty if there is none."""
     begin = f"({_at(text, _SIZES)} + {len(_SIZES)})"
     end = f"COALESCE({_at(text, _INPUTS)}, length({text}) + 1)"
     return f"COALESCE(substr({text}, {begin}, {end} - {begin}), '')"
 
 
 def _side(shapes: Array, sequence: Array, backward: Array) -> dict[str, Array]:
-    """What is known of ops. On which thread the forward op ran is not: that an op runs backward is what counts."""
+    """Columns of the ops' own table; `forward_thread` only says whether an op runs backward."""
     empty = np.zeros(len(shapes), dtype=np.int32)
     known = {"shapes": shapes, "sequence": sequence, "forward_thread": backward.astype(np.int64)}
     rest = dict.fromkeys(("dtypes", "strides", "scalars", "stack"), empty)
@@ -208,7 +208,7 @@ def _decoded(blob: object, schemas: dict[tuple[int, int], _Schema]) -> dict[str,
 
 
 def _append_calls(columns: Columns, found: list[tuple[int, str, dict[str, int]]], ranks: dict[int, int]) -> None:
-    """Bytes stand as elements of one byte: of what type they are is not told."""
+    """Add NCCL calls as collectives; sizes are in bytes, as NCCL's payload does not say the type."""
     count, sizes = len(found), [_per_rank(name, values, ranks) for _, name, values in found]
     side: dict[str, Array] = {
         "operation": columns.texts["operation"].codes((name.encode() for _, name, _ in found), count),
@@ -218,12 +218,12 @@ def _append_calls(columns: Columns, found: list[tuple[int, str, dict[str, int]]]
         "sequence": np.full(count, UNKNOWN, dtype=np.int64),
     }
     for at, name in enumerate(("group_size", "in_elements", "out_elements")):
-        side[name] = np.array([size[at] for size in sizes], dtype=np.int64)
+        side[name] = np.array([per_rank[at] for per_rank in sizes], dtype=np.int64)
     columns.add_collectives(np.array([row for row, _, _ in found], dtype=np.int64), side)
 
 
 def _per_rank(name: str, values: dict[str, int], ranks: dict[int, int]) -> tuple[int, int, int]:
-    """(ranks, bytes in, bytes out). Of a gather NCCL tells what one rank gives, of a scatter what one gets."""
+    """(ranks, bytes in, bytes out) of a call on one rank; NCCL records a gather's input and a scatter's output."""
     size, group = min(values[_SIZE], 1 << 48), ranks.get(values.get(_COMMUNICATOR, UNKNOWN), UNKNOWN)
     whole = size * group if 0 < group <= 1 << 14 else UNKNOWN
     return group, whole if name == _SCATTER else size, whole if name == _GATHER else size

@@ -81,8 +81,8 @@ def results(work: Work[T], files: Sequence[RankFiles], jobs: int, cluster: str |
 @contextmanager
 def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> Iterator[Workplace]:
     if cluster is not None:
-        with _on_cluster(cluster, jobs) as there:
-            yield there
+        with _on_cluster(cluster, jobs) as workplace:
+            yield workplace
     elif jobs == 1 or not _worth_a_pool(files):
         yield Workplace(ThisProcess(), ahead=1)
     else:
@@ -121,12 +121,13 @@ def _end_silently() -> None:
 
 
 def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> Iterator[tuple[int, Future[T]]]:
+    """(position, outcome) of each file's job as it ends; at most `place.ahead` are given out at a time."""
     waiting, pending, finished = iter(enumerate(files)), dict[Future[T], int](), SimpleQueue[Future[T]]()
     while True:
-        for at, one in islice(waiting, place.ahead - len(pending)):
-            handed = _submitted(place.executor, work, one)
-            pending[handed] = at
-            handed.add_done_callback(finished.put)
+        for at, rank_files in islice(waiting, place.ahead - len(pending)):
+            future = _submitted(place.executor, work, rank_files)
+            pending[future] = at
+            future.add_done_callback(finished.put)
         if not pending:
             return
         try:
@@ -138,6 +139,7 @@ def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> It
 
 
 def _submitted(executor: Executor, work: Work[T], files: RankFiles) -> Future[T]:
+    """The future of the work; a failed one if the executor is broken."""
     try:
         return executor.submit(work, files)
     except BrokenExecutor as error:
@@ -147,7 +149,7 @@ def _submitted(executor: Executor, work: Work[T], files: RankFiles) -> Future[T]
 
 
 def _one_by_one(place: Workplace, work: Work[T], files: Sequence[RankFiles], left: list[int]) -> Results[T]:
-    """Work during which a process was killed, taken from `left`: whoever is killed again has itself to blame."""
+    """Results of files in `left`, one process at a time: if that is killed again, its own file is the reason."""
     while left:
         at = left.pop(0)
         ((_, done),) = _streamed(place, work, [files[at]])
@@ -234,6 +236,7 @@ class _OnCluster(Executor):
         told: Future[T] = Future()
 
         def over(done: Future[T]) -> None:
+            """Hand the outcome of the cluster's future on to `told`, which the caller holds."""
             if told.cancelled():
                 return
             ended = InputError(f"{self._name} is no longer running. Start it again.")

@@ -69,7 +69,7 @@ def _identity(path: Place) -> str:
 
 
 def _parts(file: TraceFile) -> Iterator[TraceFile]:
-    """The ranks in a file, each by itself. What cannot be read is one, and says so when it is read."""
+    """The ranks in a file, each as a file of its own; an unreadable file is one, whose reading then fails."""
     path = file.path
     try:  # Of what lies elsewhere only the end of its name tells without reading it.
         may_be = path.suffix == ".sqlite" if isinstance(path, Remote) else path.is_file()
@@ -80,7 +80,7 @@ def _parts(file: TraceFile) -> Iterator[TraceFile]:
 
 
 def _expanded(given: str | Path) -> Sequence[Place]:
-    """Raises InputError if there is nothing, or its storage does not say."""
+    """Paths or objects that a path, pattern or URL stands for. Raises InputError if there are none."""
     text = str(given)
     try:
         found: Sequence[Place] = (

@@ -85,7 +85,7 @@ def find(paths: Sequence[str | Path]) -> Recordings:
 
 
 def _about(trace: Place, seen: dict[str, Place]) -> tuple[Manifest | None, Report | None, list[IntegrityNote]]:
-    """What lies in the folder of a trace on the whole recording, and what is wrong with it."""
+    """The manifest, the trials and notes on both, from the files in the trace's folder."""
     manifest: Manifest | None = None
     trials: Report | None = None
     told, others = list[IntegrityNote](), list[IntegrityNote]()
@@ -147,7 +147,7 @@ def _noted(rank: Rank, *notes: IntegrityNote) -> Rank:
 
 
 def _timed(rank: Rank, files: RankFiles) -> Rank:
-    """At the times of the recording without ops, where there is one that shows the same steps."""
+    """The rank with the device times of the recording without ops, if there is one of the same steps."""
     known = None if rank.context is None else rank.context.rank
     if "device" not in files.beside or known is None or known.device_timing is None:
         return rank
@@ -173,7 +173,7 @@ def _marks(device: Rank, timed: Timed) -> tuple[Step, ...]:
 
 
 def _with(rank: Rank, path: Place, kind: beside.Kind) -> Rank:
-    """With what a file beside its trace adds, or a note on why that is not used."""
+    """The rank with the content of a file beside its trace, or with a note on why that is not used."""
     assert kind.read is not None
     try:
         added, dropped = kind.read(path)

@@ -72,10 +72,11 @@ class Database:
         return found
 
     def _recognise(self, table: str, needed: Sequence[str], telling: Sequence[str]) -> None:
-        fit = [one for one in self.others if self.has(one, *needed)] if not self.filled(table) else []
-        fit = [one for one in fit if one.startswith(table) or (telling and self.has(one, *telling))]
-        if fit:
-            name = self._names[table] = min(fit, key=lambda one: (not one.startswith(table), one))
+        """Take an unknown table that has the needed columns for `table`, if that is absent or empty."""
+        candidates = [one for one in self.others if self.has(one, *needed)] if not self.filled(table) else []
+        candidates = [one for one in candidates if one.startswith(table) or (telling and self.has(one, *telling))]
+        if candidates:
+            name = self._names[table] = min(candidates, key=lambda one: (not one.startswith(table), one))
             self.tables[table] = self.tables[name]
             self.others.remove(name)
 

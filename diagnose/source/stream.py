@@ -58,6 +58,7 @@ def _plain(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gathered(parts: Iterator[bytes], enough: int = PIECE_BYTES) -> Iterator[bytes]:
+    """The parts joined to pieces of at least `enough` bytes."""
     held, size = list[bytes](), 0
     for part in parts:
         held.append(part)
@@ -70,6 +71,7 @@ def _gathered(parts: Iterator[bytes], enough: int = PIECE_BYTES) -> Iterator[byt
 
 
 def _inflated(file: BinaryIO, path: Place, damage: Damage) -> Iterator[bytes]:
+    """Inflated pieces of a gzip file of any number of members; damage is noted, and all before it yielded."""
     engine, in_member = zlib.decompressobj(wbits=31), False
     read = written = 0
     raw, before = b"", engine

@@ -130,7 +130,7 @@ _ASKED = {ApiKind.KERNEL_LAUNCH: "kernel", ApiKind.COPY: "memcpy", ApiKind.MEMSE
 
 
 def _launches(spans: pd.DataFrame, calls: IntArray, work: IntArray, damage: Damage) -> tuple[IntArray, IntArray]:
-    """(call, work) for all work of which the call is known."""
+    """(call, work) ids of all device work whose launching call is known."""
     correlation = spans["correlation"].to_numpy()
     call_of, work_of = matched(calls, correlation[calls], work, correlation[work])
     if (correlation[work] > 0).all():
@@ -149,20 +149,20 @@ def _launches(spans: pd.DataFrame, calls: IntArray, work: IntArray, damage: Dama
 
 
 def _by_op(asking: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
-    """The first work of an op's External id is that of the first call with it, and so on: both are in order."""
+    """Pairs of calls and work of one op (External id), matched by their order; work does not start before its call."""
     keys = ["external_id", "what"]
     sides = [side[side["external_id"] > 0] for side in (asking, asked)]
     numbered = [side.assign(place=side.groupby(keys).cumcount()) for side in sides]
-    both = numbered[0].merge(numbered[1], on=[*keys, "place"])
-    return both[both["start_ns_x"] <= both["start_ns_y"]]
+    pairs = numbered[0].merge(numbered[1], on=[*keys, "place"])
+    return pairs[pairs["start_ns_x"] <= pairs["start_ns_y"]]
 
 
 def _by_order(asking: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
-    """Where all is on one stream the last work is that of the last call, if each then starts after its call."""
+    """Pairs of the last calls and the last work on a single stream, if each work starts after its call; else none."""
     asked, sure = asked.tail(len(asking)), asked["track"].nunique() == 1 and len(asking) <= len(asked)
-    both = asking.reset_index(drop=True).merge(asked.reset_index(drop=True), left_index=True, right_index=True)
-    sure &= bool(((both["what_x"] == both["what_y"]) & (both["start_ns_x"] <= both["start_ns_y"])).all())
-    return both if sure else both.iloc[:0]
+    pairs = asking.reset_index(drop=True).merge(asked.reset_index(drop=True), left_index=True, right_index=True)
+    sure &= bool(((pairs["what_x"] == pairs["what_y"]) & (pairs["start_ns_x"] <= pairs["start_ns_y"])).all())
+    return pairs if sure else pairs.iloc[:0]
 
 
 def side_tables(
@@ -215,6 +215,7 @@ _SYNC_KINDS = {
 
 
 def _side(columns: dict[str, list[Array]], id_of: IntArray) -> pd.DataFrame:
+    """A side table by span id, in order of id; rows of spans that were dropped (id < 0) are left out."""
     ids = id_of[np.concatenate(columns.pop("row"))]
     order = np.argsort(ids, kind="stable")[np.count_nonzero(ids < 0) :]
     found = {name: np.concatenate(pieces)[order] for name, pieces in columns.items()}
@@ -222,6 +223,7 @@ def _side(columns: dict[str, list[Array]], id_of: IntArray) -> pd.DataFrame:
 
 
 def _typed(frame: pd.DataFrame | None, table: schema.Table, texts: dict[str, Vocabulary]) -> pd.DataFrame:
+    """The frame with exactly the columns and types of the schema; empty if it is None."""
     columns: dict[str, object] = {}
     index = pd.Index([], dtype=np.int64, name="id") if frame is None else frame.index
     for name, column in table.columns.items():

@@ -41,7 +41,7 @@ def compared(without: Sequence[float], again: Sequence[float], changed: Sequence
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> float:
-    """The greatest of the first, as a share of the greatest loss; infinite where only one is a number.
+    """The greatest difference of the first losses, as a share of the greatest loss; infinite if one is no number.
 
     A loss that falls to almost nothing has rounding of the size of what it fell from.
     """
@@ -113,7 +113,7 @@ class Void(Exception):
 
 
 def first_size(manifest: Manifest) -> Size:
-    """By what the run took when it was recorded: as many steps of warm-up, if these made it steady."""
+    """The size of the first run, from the recording: its warm-up if that made steps steady, and its timed steps."""
     timed, warmup, cycle, took_s = TIMED, WARMUP, 1, 0.0
     for rank in manifest.ranks[:1]:
         cycle = rank.cycle
@@ -214,6 +214,7 @@ def _printed(folder: Path) -> Path:
 
 
 def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], factor: int, seconds: float) -> Arm:
+    """What a run measured: times of its slowest rank, per step of the usual batch (`factor` times as many samples)."""
     timed = [rank.unprofiled for rank in ranks if rank.unprofiled is not None]
     slowest = max(timed, key=lambda one: statistics.fmean(one.device_ns or one.wall_ns))
     said = [rank.arm for rank in ranks if rank.arm is not None]

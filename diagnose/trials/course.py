@@ -55,7 +55,7 @@ def run(
 
 
 def _in_runs(bench: Bench, some: Sequence[Candidate], ended: Callable[[Trial], None], rest: int) -> None:
-    """Each in pairs of runs. `rest`: trials that come after these."""
+    """Measure each fix in pairs of runs, then other numbers of workers. `rest`: trials that need budget afterwards."""
     if some and not bench.base:
         bench.begin()
     for number, one in enumerate(some):
@@ -75,7 +75,7 @@ def _screening_s(bench: Bench, trials: int) -> float:
 
 
 def kept_of(bench: Bench, some: Sequence[Candidate]) -> list[Candidate]:
-    """Those that pay, each with the value that pays most."""
+    """The fixes that trials keep, each with its best value, in the order of the findings."""
     kept = {trial.trial for trial in best(bench) if trial.verdict == "keep"}
     found = {one.trial: one for one in (*some, *(one for tried in bench.tried for one in tried))}
     return sorted((one for name, one in found.items() if (name,) in kept), key=lambda one: one.number)

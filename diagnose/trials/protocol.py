@@ -137,6 +137,7 @@ class Bench:
         return len(begun), under_way, blamed
 
     def _keep(self, candidate: Candidate, one: Screened, why: str) -> None:
+        """Note a switch that was measured in blocks; if it is kept, what follows is measured on top of it."""
         self._screened.append(one)
         numbers = {other.trial: other.number for other in (*self.base, candidate)}
         trial = screening.trial_of(candidate, one, self._screened, numbers, why)
@@ -214,6 +215,7 @@ class Bench:
                     return f"A decision needs about {units.long_duration(1e9 * more_s)} more: raise --budget."
 
     def _pair(self, some: Sequence[Candidate], pair: int, with_first: bool) -> tuple[Arm, Arm]:
+        """A run without and one with the fixes, in this order; `with_first`: which of them runs first."""
         name = " + ".join(f"{one.rule} ({named(one.trial)})" for one in some)
         self.say(f"running {name}: pair {pair}")
         base, both = [one.trial for one in self.base], dict[bool, Arm]()
@@ -230,7 +232,7 @@ class Bench:
         return both[False], both[True]
 
     def _sized(self, fixes: Sequence[str]) -> Arm:
-        """A run; all after the first make as many steps as that. A script that makes fewer is timed as a whole."""
+        """A run of as many steps as the first one had; a script that makes fewer is timed as a whole."""
         try:
             arm = self._run(fixes)
         except Void as error:
@@ -243,7 +245,7 @@ class Bench:
         return arm
 
     def _run(self, fixes: Sequence[str]) -> Arm:
-        """A run; again after a while where heat has held the GPU back."""
+        """A run; repeated after a pause if heat has throttled the GPU."""
         self._count += 1
         arm = arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes, self.written)
         if not arm.held_back_by:
@@ -277,6 +279,7 @@ class Bench:
         verdict: Verdict | None,
         why: str,
     ) -> Trial:
+        """The result of trying these fixes together; `verdict`: None to conclude it from the pairs."""
         measured = Range(*self._interval(pairs)) if len(pairs) >= LEAST_FOR_INTERVAL else None
         factor, last = arms.batch_factor([one.trial for one in some]), pairs[-1][1] if pairs else None
         numbers = [one.losses for one in ([pair[0] for pair in pairs] if self.base else self.without)[:2]]
@@ -323,6 +326,7 @@ def _gpu(pairs: Sequence[tuple[Arm, Arm]]) -> GpuState | None:
 
 
 def _both(pairs: Sequence[tuple[Arm, Arm]], of: Callable[[Arm], float | None]) -> Both | None:
+    """The medians without and with the fix; None unless known for all runs."""
     without, changed = ([of(pair[k]) for pair in pairs] for k in (0, 1))
     known = [[one for one in some if one is not None] for some in (without, changed)]
     if not pairs or any(len(some) < len(pairs) for some in known):
@@ -331,7 +335,7 @@ def _both(pairs: Sequence[tuple[Arm, Arm]], of: Callable[[Arm], float | None]) -
 
 
 def _pays_after(pairs: Sequence[tuple[Arm, Arm]]) -> int | None:
-    """Steps that make up for a longer start; what warming up trains is no loss."""
+    """Steps after which a fix has made up for its longer start; None if the start is no longer, or steps no shorter."""
     step_ns = _both(pairs, lambda one: one.step_ns)
     start_ns = _both(pairs, lambda one: 1e9 * one.warmup_s - one.first_step * one.step_ns)
     if step_ns is None or start_ns is None:

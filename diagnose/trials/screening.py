@@ -122,6 +122,7 @@ def blamed(one: Screened, failed: arms.Void) -> Screened:
 
 
 def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
+    """Switches as all ranks measured them: of each block the time of the slowest rank."""
     return tuple(
         msgspec.structs.replace(
             some[0],
@@ -140,7 +141,7 @@ def _slowest_pairs(ranks: Sequence[tuple[Pair, ...]]) -> tuple[Pair, ...]:
 
 
 def so_far(one: Screened, all_of_them: Sequence[Screened]) -> tuple[Range | None, Range | None]:
-    """The speed-ups of a switch alone, and on top of others; None of what has not been measured twice."""
+    """Speed-ups of a switch alone and on top of those kept; None where there are fewer than FEWEST_PAIRS pairs."""
     known = [pairs for other in all_of_them for pairs in (other.alone, other.added)]
 
     def found(pairs: Sequence[tuple[float, float]]) -> Range | None:
@@ -184,6 +185,7 @@ def trial_of(
 
 
 def _verdict(one: Screened, alone: Range | None, added: Range | None, why: str, judged: bool) -> tuple[Verdict, str]:
+    """(verdict, why) of a switch; a why only where it is not decided. `judged`: its changes of numbers are accepted."""
     if one.out_of_memory:
         return "out_of_memory", f"{one.void[0].upper()}{one.void[1:]}."
     if one.void:
@@ -204,7 +206,7 @@ def _numbers(found: Difference | None) -> Numbers | None:
 
 
 def _pays_after(one: Screened) -> int | None:
-    """Steps that make up for settling; None if that took no time to speak of."""
+    """Steps after which a switch has made up for settling; None if that was short, or steps are no shorter."""
     pairs = one.added or one.alone
     saved_ns = statistics.fmean(without - changed for without, changed in pairs)
     if one.settling_s < LONGER_S or saved_ns <= 0:

@@ -113,21 +113,22 @@ def in_order(some: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:
+    """(the finding's fix to try, why it is not tried): "" if it is. `by_name`: the user asked for this finding."""
     with_trial = [fix for fix in finding.fixes if fix.trial is not None]
     if not with_trial:
         return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
-    known = [one for one in with_trial if (setting := one.setting) is not None and not setting.why_not_tried]
-    if not known:
+    supported = [one for one in with_trial if (setting := one.setting) is not None and not setting.why_not_tried]
+    if not supported:
         fix = with_trial[0]
         unknown = f"this version does not support the setting {fix.trial}"
         return fix, unknown if fix.setting is None else fix.setting.why_not_tried
     allowed = BY_THEMSELVES[: BY_THEMSELVES.index(safety) + 1]
-    safe = [one for one in known if by_name or one.safety in allowed]
-    how = known[0].safety.value.replace("_", " ")
+    safe = [one for one in supported if by_name or one.safety in allowed]
+    how = supported[0].safety.value.replace("_", " ")
     why_not = "" if safe else f"its numerical change is '{how}' (try it with --fix {finding.rank_order})"
     if finding.minor and not by_name:
         why_not = f"it would save less than 1 % (try it with --fix {finding.rank_order})"
-    return (safe or known)[0], why_not
+    return (safe or supported)[0], why_not
 
 
 def _predicted(finding: RankedFinding, step_ns: int | None) -> Range | None:

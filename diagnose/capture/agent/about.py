@@ -53,7 +53,7 @@ def _of_processor(root: Path, names: str) -> str:
 
 
 def _cpus_allowed(root: Path) -> int | None:
-    """As many as affinity and the container's quota of CPU time leave."""
+    """How many CPUs the process may use, by its affinity and the container's quota; None if unknown."""
     affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     known = [count for count in (affine, *(max(ceil(quota), 1) for quota in quotas(root))) if count]
     return min(known) if known else None
@@ -135,6 +135,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _harmless(name: str, value: str) -> bool:
+    """Whether an environment variable may be recorded: a known one, or one that looks like a setting, not a secret."""
     if name in _VARIABLES:
         return True
     words = set(name.split("_"))
@@ -196,7 +197,7 @@ def _flag(groups: list[dict[str, object]], name: str) -> bool | None:
 
 
 def _largest(groups: list[dict[str, object]], name: str) -> float | None:
-    """Of all groups; None if one has no such number, or has it in a tensor."""
+    """The largest value of an option in all parameter groups; None if one lacks it or has it in a tensor."""
     values = [group.get(name) for group in groups]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return max(numbers) if numbers and len(numbers) == len(values) else None

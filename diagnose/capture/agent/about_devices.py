@@ -55,10 +55,11 @@ def _properties(torch: Any, index: int) -> dict[str, object]:
 
 
 def _device(torch: Any, nvml: Nvml, index: int) -> dict[str, object]:
-    known = {"index": index, **alone("the properties of devices", _properties, torch, index, default={})}
+    """A device as in the manifest: its properties, and its clock, temperature, power and limits now."""
+    properties = {"index": index, **alone("the properties of devices", _properties, torch, index, default={})}
     handle = nvml.handle(torch, index)
     now, limit = nvml.now(handle), nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle)
-    return known | {
+    return properties | {
         **{name: now[name] for name in ("sm_clock_mhz", "temperature_c", "power_w")},
         "most_sm_clock_mhz": nvml.ask("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
         "power_limit_w": None if limit is None else limit / 1000,
@@ -110,6 +111,7 @@ class Nvml:
         return None if bits is None else tuple(name for at, name in enumerate(_HELD_BACK_BY) if bits >> at & 1)
 
     def _reasons(self, handle: ctypes.c_void_p | None) -> int | None:
+        """Bits on why clocks are lowered now; None if unknown. Newer drivers have the function under another name."""
         names = ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons")
         for function in names if handle is not None else ():
             if (bits := self._answer(ctypes.c_ulonglong(), function, handle)) is not None:
@@ -127,6 +129,7 @@ class Nvml:
         }
 
     def _answer(self, value: Any, function: str, *arguments: Any) -> int | None:
+        """What a function of NVML writes to `value`, its last argument; None without NVML, the function, or success."""
         if self._library is None:
             return None
         try:

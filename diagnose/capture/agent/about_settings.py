@@ -140,6 +140,8 @@ def _of(attribute: str, read: Callable[[Any], Option]) -> Callable[[Any], Option
 
 
 def _wrapping(kind: str, **read: tuple[str, Callable[[Any], Option]]) -> dict[str, Callable[..., None]]:
+    """By attribute, what notes an option of DDP or FSDP (`kind`) when it is set; `read`: (option, conversion)."""
+
     def note(option: str, convert: Callable[[Any], Option]) -> Callable[..., None]:
         return lambda settings, module, value: settings.wrapped(kind, option, convert, module, value)
 
@@ -189,6 +191,7 @@ _NOTES: dict[str, Mapping[str, Mapping[str, Callable[..., None]]]] = {
 
 
 def _hook(module: ModuleType) -> None:
+    """Note attributes of objects as they are set, for the classes of this module that _NOTES names."""
     for kind, notes in _NOTES.get(module.__name__, {}).items():
         for attribute, note in notes.items():
             owner = getattr(module, kind, None)
@@ -253,12 +256,13 @@ def of_function(code: Any, reasons: Iterable[str]) -> list[dict[str, object]]:
 
 
 def _guard(code: Any, source: str, is_size: bool, parts: dict[str, re.Match[str]]) -> dict[str, object]:
-    one = list(parts.values())[-1]
-    lines = _LINE.findall(one["rest"])
+    """A failed guard as in the manifest: its text, in how many forms it failed, and the user's line that it guards."""
+    last_form = list(parts.values())[-1]
+    lines = _LINE.findall(last_form["rest"])
     file, line, function = lines[-1] if lines else (code.co_filename, code.co_firstlineno, code.co_name)
     return {
         "source": source[:LONGEST_GUARD],
-        "said": _COMMENT.sub("", one["said"])[:LONGEST_GUARD],
+        "said": _COMMENT.sub("", last_form["said"])[:LONGEST_GUARD],
         "is_size": is_size,
         "forms": len(parts),
         "file": _short(file),

@@ -68,6 +68,7 @@ class Peak:
     """Most memory from now on: of tensors on GPUs where there are any, else of the process."""
 
     def __init__(self) -> None:
+        """Reset the peak, of the GPU's memory if the process uses one, else of the process's resident memory."""
         self._gpu, self._known = uses_gpu(), True
         if self._gpu:
             alone(PEAK, self._reset)
@@ -159,6 +160,7 @@ class SameBatch:
         return _difference(without, changed, ROUNDING, self._own)
 
     def _output(self, seed: bool = False) -> list[Any]:
+        """The model's floating-point outputs on the kept batch, copied. `seed`: with another random seed."""
         torch = sys.modules["torch"]
         assert self._given is not None
         args, kwargs = self._given
@@ -188,30 +190,32 @@ def update_compared(optimizers: Sequence[Any], turn: Callable[[Any, bool], None]
 
 
 def _updates(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool], None] | None) -> list[Any]:
+    """What a step of a copy of the optimizer adds to each weight. `turn(copy, True)` applies the fix first."""
     torch = sys.modules["torch"]
-    made = object.__new__(type(optimizer))
-    made.__dict__ = {**optimizer.__dict__, "param_groups": [], "state": copy.copy(optimizer.state)}
-    made.state.clear()
+    copied = object.__new__(type(optimizer))
+    copied.__dict__ = {**optimizer.__dict__, "param_groups": [], "state": copy.copy(optimizer.state)}
+    copied.state.clear()
     copies = {}
     for group in optimizer.param_groups:
-        made.param_groups.append({**group, "params": []})
+        copied.param_groups.append({**group, "params": []})
         for weight in group["params"]:
-            one = copies[id(weight)] = weight.detach().clone().requires_grad_(weight.requires_grad)
-            one.grad = None if weight.grad is None else weight.grad.detach().clone()
-            made.param_groups[-1]["params"].append(one)
+            copy_of = copies[id(weight)] = weight.detach().clone().requires_grad_(weight.requires_grad)
+            copy_of.grad = None if weight.grad is None else weight.grad.detach().clone()
+            copied.param_groups[-1]["params"].append(copy_of)
             if weight in optimizer.state:
-                made.state[one] = {
+                copied.state[copy_of] = {
                     name: value.detach().clone() if torch.is_tensor(value) else copy.deepcopy(value)
                     for name, value in optimizer.state[weight].items()
                 }
     if turn is not None:
-        turn(made, True)
+        turn(copied, True)
     with torch.no_grad():
-        inspect.unwrap(type(optimizer).step)(made)
+        inspect.unwrap(type(optimizer).step)(copied)
     return [copies[id(weight)].detach() - weight.detach() for weight in weights]
 
 
 def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:
+    """Whether memory suffices for two copies of weights, gradients and the optimizer's states."""
     torch = sys.modules["torch"]
     kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     needed = 2 * sum(one.numel() * one.element_size() for one in [*weights, *weights, *kept])
@@ -222,7 +226,7 @@ def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:
 
 @contextmanager
 def _unchanged(model: Any, training: bool) -> Iterator[None]:
-    """Puts random states, buffers and modes back. `training`: with the modes that modules have, else in evaluation."""
+    """Inside of it, the model may run: random states, buffers and modes are restored. Not `training`: in evaluation."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if uses_gpu() else None, random.getstate()
     of_numpy = numpy.random.get_state() if numpy is not None else None
@@ -253,6 +257,7 @@ def _unchanged(model: Any, training: bool) -> Iterator[None]:
 
 
 def _difference(without: Sequence[Any], changed: Sequence[Any], rounding: float, own: float) -> Difference:
+    """How much results differ, and whether by rounding, by no more than repeats do (`own`), or for real."""
     largest, typical = _apart(without, changed)
     if typical > rounding:
         return Difference(largest, typical, "not_deterministic" if typical <= own else "differ")
@@ -260,14 +265,15 @@ def _difference(without: Sequence[Any], changed: Sequence[Any], rounding: float,
 
 
 def _apart(some: Sequence[Any], others: Sequence[Any]) -> tuple[float, float]:
-    """The largest and the typical difference, of the pair of tensors that differ most; 0 only for equal bits."""
+    """The largest and the typical difference of results, each of the tensors that differ most; 0 for equal bits."""
     if len(some) != len(others) or any(one.shape != other.shape for one, other in zip(some, others, strict=False)):
         return MOST, MOST
-    pairs = [_of_pair(one, other) for one, other in zip(some, others, strict=True)]
-    return max((one for one, _ in pairs), default=0.0), max((one for _, one in pairs), default=0.0)
+    differences = [_pair_difference(one, other) for one, other in zip(some, others, strict=True)]
+    return max((one for one, _ in differences), default=0.0), max((one for _, one in differences), default=0.0)
 
 
-def _of_pair(one: Any, other: Any) -> tuple[float, float]:
+def _pair_difference(one: Any, other: Any) -> tuple[float, float]:
+    """The largest and the mean difference of two tensors, in standard deviations of the first; 0 for equal bits."""
     if one.dtype == other.dtype and sys.modules["torch"].equal(one, other):
         return 0.0, 0.0
     stride = max(one.numel() // MOST_ELEMENTS, 1)
@@ -277,6 +283,6 @@ def _of_pair(one: Any, other: Any) -> tuple[float, float]:
     spread = float(first.std()) if first.numel() > 1 else 0.0
     scale = spread or float(first.abs().mean()) or 1.0
     apart = (first - second).abs()
-    told = (float(apart.max()) / scale, float(apart.mean()) / scale) if apart.numel() else (0.0, 0.0)
-    largest, typical = (value if math.isfinite(value) and value < MOST else MOST for value in told)
+    differences = (float(apart.max()) / scale, float(apart.mean()) / scale) if apart.numel() else (0.0, 0.0)
+    largest, typical = (value if math.isfinite(value) and value < MOST else MOST for value in differences)
     return max(largest, sys.float_info.min), typical

@@ -50,6 +50,7 @@ def forget_all() -> None:
 
 
 def _hook(module: Any) -> None:
+    """Replace `torch.autograd.backward` while anyone listens; `_unhook` puts it back."""
     global _unhook
     if _unhook is None and (_listeners or _at_ends):
         original = module.backward
@@ -78,15 +79,15 @@ def _told(original: Any) -> Callable[..., Any]:
         compile_with(compiler)
         if compiler:
             return original(tensors, *args, **kwargs)
-        told = not capturing()
-        if told:
+        announced = not capturing()
+        if announced:
             _tell(_listeners, list(tensors) if isinstance(tensors, (tuple, list)) else [tensors])
         outermost, _running = not _running, True
         try:
             result = original(tensors, *args, **kwargs)
         finally:
             _running = not outermost
-        if outermost and told:
+        if outermost and announced:
             _tell(_at_ends)
         return result
 
@@ -96,6 +97,7 @@ def _told(original: Any) -> Callable[..., Any]:
 
 
 def _tell(listeners: list[Any], *given: Any) -> None:
+    """Call all listeners; the first that fails ends that, is noted, and does not fail the script."""
     try:
         for listener in list(listeners):
             listener(*given)
@@ -180,6 +182,7 @@ class Graphs:
                 self._used.append(self._position[inner])
 
     def _add(self, node: Any) -> None:
+        """Give a node of autograd's graph the next position, and note its name, sequence number and weight."""
         if node not in self._position:
             self._position[node] = len(self._position)
             self._name.append(self._names.setdefault(node.name(), len(self._names)))

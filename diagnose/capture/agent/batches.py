@@ -73,6 +73,7 @@ def _whole(value: object) -> int | None:
 
 
 def _name(function: object) -> str | None:
+    """The name of a function, also inside of functools.partial, or of a callable object's class; None for None."""
     while type(function).__name__ == "partial" and hasattr(function, "func"):
         function = function.func
     if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType)):
@@ -146,18 +147,18 @@ class Batches:
 
 
 def _parts(batch: Any) -> Parts | None:
-    """Counted through objects of any kind, none of whose code runs; None if there are too many."""
+    """Tensors, objects and bytes of a batch, counted without running code of its objects; None if too many."""
     import torch
 
     seen, pending, tensors, size = {id(batch)}, [batch], 0, 0
     arrays = getattr(sys.modules.get("numpy"), "ndarray", ())
-    for one in pending:
-        if isinstance(one, torch.Tensor):
+    for current in pending:
+        if isinstance(current, torch.Tensor):
             tensors += 1
-            size += one.numel() * one.element_size() if one.layout is torch.strided else 0
+            size += current.numel() * current.element_size() if current.layout is torch.strided else 0
             continue
-        size += one.nbytes if isinstance(one, arrays) else 0
-        for part in gc.get_referents(one):
+        size += current.nbytes if isinstance(current, arrays) else 0
+        for part in gc.get_referents(current):
             if id(part) not in seen and not isinstance(part, _CODE):
                 seen.add(id(part))
                 pending.append(part)
@@ -170,18 +171,18 @@ _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
 
 def _tensors(batch: Any) -> Iterator[Any]:
-    """Plain tensors in the memory of the host, in order: as many as MOST_TENSORS."""
+    """The batch's plain CPU tensors in order, no more than MOST_TENSORS."""
     import torch
 
     found, pending = 0, [(batch, 0)]
     while pending and found < MOST_TENSORS:
-        one, depth = pending.pop()
-        if type(one) is torch.Tensor:
-            if one.device.type == "cpu" and one.layout is torch.strided and not one.is_quantized:
+        current, depth = pending.pop()
+        if type(current) is torch.Tensor:
+            if current.device.type == "cpu" and current.layout is torch.strided and not current.is_quantized:
                 found += 1
-                yield one
-        elif depth < DEEPEST and isinstance(one, (Mapping, list, tuple)):
-            inner = list(one.values()) if isinstance(one, Mapping) else list(one)
+                yield current
+        elif depth < DEEPEST and isinstance(current, (Mapping, list, tuple)):
+            inner = list(current.values()) if isinstance(current, Mapping) else list(current)
             pending += [(part, depth + 1) for part in inner[:MOST_TENSORS][::-1]]
 
 
@@ -191,13 +192,13 @@ def _filled(tensors: list[Any]) -> Filled | None:
     Sequences are rows of integers, or rows of vectors. What is at the end (or the beginning) of most rows, over and
     over, is padding, whatever its value.
     """
-    alike: dict[tuple[int, int], list[Any]] = {}
+    by_shape: dict[tuple[int, int], list[Any]] = {}
     for tensor in tensors:
         if tensor.numel() >= SHORTEST and _is_sequence(tensor):
-            alike.setdefault(tuple(tensor.shape[:2]), []).append(tensor)
-    if not alike:
+            by_shape.setdefault(tuple(tensor.shape[:2]), []).append(tensor)
+    if not by_shape:
         return None
-    shape, same = max(alike.items(), key=lambda item: item[0][0] * item[0][1])
+    shape, same = max(by_shape.items(), key=lambda item: item[0][0] * item[0][1])
     ways = [
         Filled(rows, length, int(lengths.max()), int(lengths.sum()))
         for rows, length, axis in ((*shape, 1), (*shape[::-1], 0))
@@ -218,16 +219,16 @@ def _is_sequence(tensor: Any) -> bool:
     return tensor.dim() == 3 and bool(tensor.is_floating_point())
 
 
-def _lengths(same: list[Any], axis: int) -> list[Any]:
-    """Filled places of each row along an axis, if padding is at the end, and if it is at the beginning."""
+def _lengths(tensors: list[Any], axis: int) -> list[Any]:
+    """Per row the length without padding: first taking padding to be at the end, then at the beginning."""
     import torch
 
     found = []
-    upwards = torch.arange(1, same[0].shape[axis] + 1, dtype=torch.int32)
+    upwards = torch.arange(1, tensors[0].shape[axis] + 1, dtype=torch.int32)
     for edge, places in ((-1, upwards), (0, upwards.flip(0))):
-        longest = torch.zeros(same[0].shape[1 - axis], dtype=torch.int32)
-        for one in same:
-            rows = one.detach().to(torch.uint8) if one.dtype is torch.bool else one.detach()
+        longest = torch.zeros(tensors[0].shape[1 - axis], dtype=torch.int32)
+        for tensor in tensors:
+            rows = tensor.detach().to(torch.uint8) if tensor.dtype is torch.bool else tensor.detach()
             rows = rows.transpose(0, 1) if axis == 0 else rows
             rows = rows.reshape(*rows.shape[:2], -1)
             filled = (rows != rows[:, edge, 0].mode().values).any(dim=2)
@@ -260,6 +261,7 @@ def handing(tensors: int, objects: int, size: int) -> dict[str, object]:
 
 
 def _once(tensors: int, objects: int, size: int) -> tuple[int, int]:
+    """Hand such a batch to a process and back: wall ns to receive it, CPU ns to send it and of helper threads."""
     from multiprocessing.reduction import ForkingPickler
 
     import torch

@@ -142,7 +142,7 @@ class StoreBoard:
             self._acts = None
 
     def _offer(self, name: str, rank: int, value: int) -> None:
-        """Ranks exchange the greatest value so far for their own, if that is greater: few do more than look."""
+        """Keep the greatest value that any rank offers, with its rank; one that sees a greater value does not write."""
         known = self._value(name) or b""
         while not known or value > int(known.split()[0]):
             known = self._store.compare_set(self._prefix + name, known.decode(), f"{value} {rank}")
@@ -172,7 +172,7 @@ Acts = SimpleQueue[Callable[[], Any] | None]
 
 
 def _answer(acts: Acts, answers: SimpleQueue[tuple[Any, ...]]) -> None:
-    """Do what is asked, in turn, up to None; nothing is the answer to what fails."""
+    """Run what the queue holds, in order, until None; the answer is a tuple of the result, empty if it failed."""
     while (act := acts.get()) is not None:
         try:
             answers.put((act(),))

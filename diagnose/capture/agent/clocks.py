@@ -114,7 +114,7 @@ def _waited_ns() -> int:
 
 
 def fetched_bytes() -> int:
-    """Of memory that this process has touched for the first time so far; 0 where that is not told."""
+    """Bytes that this process has touched for the first time so far (minor page faults); 0 if unknown."""
     try:
         import resource
     except ImportError:
@@ -132,7 +132,7 @@ def device_event(event: Any = None) -> Any:
 
 
 def between_ns(before: Any, after: Any) -> int:
-    """Between two events that the device has passed. Raises what torch raises, and ValueError if it is below zero."""
+    """ns between two events that the device has passed. Raises what torch raises, and ValueError if below zero."""
     passed_ns: int = round(before.elapsed_time(after) * 1e6)
     if passed_ns < 0:
         raise ValueError(f"{passed_ns} ns between two events")
@@ -161,7 +161,7 @@ MOST_SETTLING, MOST_SETTLING_S = 9, 3.0  # Steps and time after which a recorder
 
 
 def settling(clock: Clock, steps: int) -> bool:
-    """Whether a recorder may still become faster, of which the last so many steps are wanted: then one more is made."""
+    """Whether the last `steps` steps still get faster, so that a recorder should wait for one more."""
     if clock.steps >= steps + MOST_SETTLING or sum(clock.wall_ns()) > MOST_SETTLING_S * 1e9:
         return False
     times = clock.wall_ns(last=steps)
@@ -216,7 +216,7 @@ class Cycle:
 
     @property
     def said(self) -> str:
-        """To the user, who may have asked for fewer steps."""
+        """A sentence to the user, as more steps may be recorded than were asked for."""
         if self.epoch:
             return (
                 f"An epoch has {self.every} steps, with long pauses between epochs. Recording whole epochs if they fit."

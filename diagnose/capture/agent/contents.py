@@ -21,7 +21,7 @@ class Op(NamedTuple):
 
 
 def described(func: Any, torch: Any) -> Op:
-    """An overload of an op."""
+    """What is recorded of an ATen op: argument names, what it writes to, whether equal inputs give equal results."""
     schema = func._schema
     space, _, name = schema.name.partition("::")
     seeded = torch.Tag.nondeterministic_seeded in func.tags
@@ -109,7 +109,7 @@ class Contents:
             if not plain(value, torch):
                 raise Unknown
             geometry = (value.storage_offset(), tuple(value.shape), tuple(value.stride()))
-            return self._of(value).content, geometry, str(value.dtype), value.is_conj(), value.is_neg()
+            return self._memory_of(value).content, geometry, str(value.dtype), value.is_conj(), value.is_neg()
         if isinstance(value, list | tuple):
             return tuple(self.key(one) for one in value)
         if value is None or type(value) in (bool, int, float, complex, str):
@@ -129,17 +129,17 @@ class Contents:
         return memory
 
     def written(self, tensor: Any, content: int, op: int) -> int:
-        """An op has written to it; to the op that had made it, or -1."""
+        """Note that an op has written to the tensor; returns the op that made its memory, or -1."""
         if not plain(tensor, self._torch):
             return -1
-        memory = self._of(tensor)
+        memory = self._memory_of(tensor)
         memory.content, memory.filled_by, memory.writes = content, op, memory.writes + 1
         return memory.made_by
 
     def turned(self, tensor: Any) -> None:
         """An op has changed how it looks at its memory, which counts as if it had written to it."""
         if plain(tensor, self._torch):
-            self._of(tensor).writes += 1
+            self._memory_of(tensor).writes += 1
 
     def filled_by(self, tensor: Any) -> int:
         """The op that wrote to it last, or -1."""
@@ -150,13 +150,14 @@ class Contents:
         """Let go of all memory."""
         self._memory.clear()
 
-    def _of(self, tensor: Any) -> _Memory:
+    def _memory_of(self, tensor: Any) -> _Memory:
+        """What is known of a tensor's memory; new content if anything we do not see has written to it since."""
         memory, version = self._memory.get(_identity(tensor)), _version(tensor)
         if memory is None:
             # What comes from elsewhere: a single number is known by what it is.
-            one = is_one_number(tensor)
-            brought = ("holds", str(tensor.dtype), repr(tensor.tolist())) if one else object()
-            memory = self.made(tensor, self.number(brought), -1)
+            is_single = is_one_number(tensor)
+            content = ("holds", str(tensor.dtype), repr(tensor.tolist())) if is_single else object()
+            memory = self.made(tensor, self.number(content), -1)
         elif not memory.version <= version <= memory.version + memory.writes:
             memory.content, memory.filled_by = self.fresh(), -1
         if memory.version != version:
@@ -201,7 +202,7 @@ class Counts:
         self.sparse.append(max(map(self._zeros, known), default=0) if counts else 0)
 
     def _zeros(self, matrix: Any) -> int:
-        """Thousandths of its elements that are zero; 0 if it has none, or if torch cannot tell."""
+        """Thousandths of the matrix's elements that are zero; 0 if it has none, or if torch cannot count them."""
         many = int(matrix.numel())
         try:
             return (1000 * (many - int(self._torch.count_nonzero(matrix)))) // max(many, 1)
@@ -209,7 +210,7 @@ class Counts:
             return 0
 
     def _lookup(self, name: str, given: dict[str, Any], tensors: list[Any], makers: list[int]) -> int:
-        """The op that took rows of a table, if nothing but they and what never changes is taken since; or -1."""
+        """The number of the lookup op (as of an embedding) whose rows alone this op computes with; else -1."""
         if name in LOOKS_UP and makers[0] < 0 and len(tensors) == 2 and tensors[1].dim() == 1 and _of_rows(given):
             return len(self._learnt) - 1
         lookups = [self.looked_up[maker] for maker in makers if maker >= 0]
@@ -243,7 +244,7 @@ class Counts:
         return tensor.requires_grad or self._is_learnt(maker) or tensor.dim() < 2 or not plain(tensor, self._torch)
 
     def _key(self, tensor: Any) -> object:
-        """Of equal ones equal; of those that cannot be compared none is."""
+        """A key that equal tensors share; a new one for a tensor that cannot be compared."""
         try:
             return self._contents.key(tensor)
         except Unknown:

@@ -106,6 +106,7 @@ class Turns:
                 profile.__exit__(None, None, None)
 
     def _ask(self) -> None:
+        """Have our recording stop and wait until it has. Raises RuntimeError if that takes too long."""
         if threading.get_ident() == self._thread:
             self._make_way()
             return
@@ -131,6 +132,7 @@ def watch_foreign(make_way: Callable[[], None]) -> None:
 
 
 def _watch(module: ModuleType) -> None:
+    """Wrap the start and the end of the script's own profilers, so that ours is stopped while one runs."""
     kind = module.profile
     if not hasattr(kind, "_diagnose_watched"):
         kind._diagnose_watched = True
@@ -140,6 +142,8 @@ def _watch(module: ModuleType) -> None:
 
 
 def _before(start: Callable[..., Any]) -> Callable[..., Any]:
+    """A profiler's start which first waits until ours has stopped; it gives the turn back if it fails."""
+
     def started(self: Any, *args: Any, **kwargs: Any) -> Any:
         if turns.starting or not getattr(self, "enabled", True) or turns.has(self):
             return start(self, *args, **kwargs)
@@ -165,6 +169,7 @@ def _after(leave: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _end_kineto() -> None:
+    """End torch's profiler if it is one by Kineto that still records."""
     import torch
 
     if torch._C._autograd._profiler_type().name == "KINETO":

@@ -195,6 +195,7 @@ class Injection:
                 called[id(model)] = model, noticed.running()
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+            """At the first optimizer step, change the largest model that was called before; then stop listening."""
             if not called or not hooks:
                 return
             while hooks:

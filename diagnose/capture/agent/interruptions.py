@@ -99,7 +99,7 @@ class Phases:
                 self.after_save()
 
     def _count(self) -> int:
-        """Up to now, which it returns."""
+        """Add the time since the last change to the innermost open phase; returns the clock in ns."""
         now_ns = time.perf_counter_ns()
         if self._open:
             self._spent_ns[self._open[-1]] += now_ns - self._since_ns
@@ -116,6 +116,7 @@ class Phases:
             self.end(BACKWARD)
 
     def _collects(self, when: str, info: dict[str, int]) -> None:
+        """A callback of `gc`: collections of more than the youngest generation count as the phase COLLECTION."""
         if info["generation"] == YOUNGEST:
             return
         if when == "start":
@@ -141,7 +142,7 @@ class Collections:
 
     def __init__(self) -> None:
         self._open = Marked("")
-        self._callback: Callable[[str, dict[str, int]], None] = self._told
+        self._callback: Callable[[str, dict[str, int]], None] = self._on_collection
 
     def on(self) -> bool:
         """Begin; whether this version of torch can.
@@ -154,7 +155,7 @@ class Collections:
         if not hasattr(torch._C._profiler, "_RecordFunctionFast"):
             return False
         if "torch._dynamo" in sys.modules:
-            self._callback = torch.compiler.disable(self._told)
+            self._callback = torch.compiler.disable(self._on_collection)
         gc.callbacks.append(self._callback)
         return True
 
@@ -164,7 +165,8 @@ class Collections:
             gc.callbacks.remove(self._callback)
         self._open.__exit__()
 
-    def _told(self, phase: str, info: dict[str, int]) -> None:
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        """A callback of `gc`: a range around each collection says whether a threshold or the script began it."""
         self._open.__exit__()
         if phase == "start" and info["generation"] > YOUNGEST:
             automatic = gc.isenabled() and gc.get_count()[0] > gc.get_threshold()[0]
@@ -184,9 +186,10 @@ class Marked:
         self._open: Any = None
 
     def __enter__(self) -> None:
-        self._open = alone(RANGES, self._begun)
+        self._open = alone(RANGES, self._opened_range)
 
-    def _begun(self) -> Any:
+    def _opened_range(self) -> Any:
+        """The range, open."""
         import torch.profiler
 
         made = torch._C._profiler._RecordFunctionFast if self._fast else torch.profiler.record_function
@@ -215,6 +218,7 @@ def mark_saving(others: bool = False) -> None:
 
 
 def _mark_saver(module: ModuleType, name: str) -> None:
+    """Wrap a function that saves: each call is a range and the phase SAVE, and its path is noted."""
     original: Callable[..., Any] = getattr(module, name)
     if original in _marking:
         return
@@ -246,6 +250,7 @@ def mark_formatting() -> None:
 
 
 def _mark_formatting(module: ModuleType) -> None:
+    """Wrap the function that formats tensors as text, so that each call is a range."""
     import torch
 
     original: Callable[..., str] = module._str

@@ -63,7 +63,7 @@ class Lines:
         self._frames.clear()  # They hold what the script computes.
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
-        """A function is called: is it one of those again, or of the user's?"""
+        """The trace function for calls: trace lines of functions that were running, and some of the user's others."""
         if not self._on:
             sys.settrace(None)
             return None
@@ -84,6 +84,7 @@ class Lines:
         return frame.f_trace
 
     def _known(self, frame: FrameType) -> int:
+        """The line that runs; the function's first line once so many of a called function have been marked."""
         code = frame.f_code
         if code in self._codes:
             return frame.f_lineno
@@ -94,6 +95,7 @@ class Lines:
         return code.co_firstlineno
 
     def _mark(self, code: CodeType, line: int) -> bool:
+        """Leave an empty range in the trace, whose name says which line of which function runs. Always True."""
         made = self._ranges.get((code, line))
         if made is None:
             made = self._ranges[code, line] = self._range(f"{LINE}({line}): {code.co_name}")
@@ -139,6 +141,7 @@ class Sampler:
         sys.setswitchinterval(self._switch_s)
 
     def _look(self) -> None:
+        """Until the end, look where the thread is, and count the time since the last look for that place."""
         before_ns = time.perf_counter_ns()
         while not self._over.wait(EVERY_S):
             place, now_ns = self._place(sys._current_frames().get(self._thread)), time.perf_counter_ns()
@@ -147,7 +150,7 @@ class Sampler:
             before_ns = now_ns
 
     def _place(self, frame: FrameType | None) -> Line | None:
-        """The innermost line of the user's; None outside of the fetch."""
+        """The user's innermost line inside of the fetch, else the library's function; None outside of the fetch."""
         inner = list[FrameType]()
         users: int | None = None
         while frame is not None and frame.f_code.co_filename != self._below:

@@ -46,7 +46,7 @@ def find(environment: Mapping[str, str] = os.environ) -> Place:
 
 
 def _tasks_of_this_node(environment: Mapping[str, str]) -> int | None:
-    """Of a step of Slurm, from a text as 4(x2),3: four on each of two nodes, three on the third."""
+    """Tasks that Slurm runs on this node, from a text such as `4(x2),3`: four on two nodes, three on the third."""
     node = _number(environment, ("SLURM_NODEID",))
     told = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
     for tasks, nodes in told:
@@ -78,6 +78,7 @@ def named(asked: str, world_size: int, most: int = MOST) -> frozenset[int] | Non
 
 
 def _ranges(asked: str) -> Iterator[tuple[int, int]]:
+    """(first, last) of each part of a text such as `0,8-15`. Raises ValueError if it is another text."""
     for part in asked.split(","):
         first, dash, last = part.strip().partition("-")
         if not (first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))):
@@ -174,21 +175,21 @@ class Agreement:
         return int((yield from self._awaited(what, unless)).get("steps", 0))
 
     def _awaited(self, what: str, unless: Sequence[str] = ()) -> Course[dict[str, Any]]:
-        """A word of the leader, once the step that it names has ended; empty if it was left out. Raises as `begin`."""
+        """The leader's message, once the step it names has ended; empty if `unless` came instead. Raises as `begin`."""
         while True:
-            word = self._heard(what)
-            if word is None and any(self._heard(one) is not None for one in unless):
+            message = self._heard(what)
+            if message is None and any(self._heard(one) is not None for one in unless):
                 return {}
             if what != END and self._heard(END) is not None:
                 raise RecordingEnded
-            if word is not None:
+            if message is not None:
                 break
             yield
         self._words.rest()
-        self._told(what, word.get("steps", 0))
-        while self._number() < word["step"]:
+        self._told(what, message.get("steps", 0))
+        while self._number() < message["step"]:
             yield
-        return word
+        return message
 
     def choose(self, asked: str, most: int, own_ns: int) -> Course[frozenset[int]]:
         """The ranks to record; the first leads from now on. `own_ns`: of this rank's step. Raises as `begin`."""
@@ -199,7 +200,7 @@ class Agreement:
         return some
 
     def _chosen(self, most: int, own_ns: int) -> Course[frozenset[int]]:
-        """By the first rank, from its process groups and from what all say of their steps."""
+        """The ranks to record, which the leader chooses by process groups and by the longest step of a rank's own."""
         self._words.offer("own", self._here.rank, own_ns)
         if self.leads:
             for _ in range(self._lead()):
@@ -222,14 +223,15 @@ class Agreement:
         yield from self.begin(END, 0)
 
     def _lead(self) -> int:
+        """Steps that are ahead when the leader names one: in that time its word reaches all ranks."""
         if self.alone:
             return 0
         made, passed_s = max(self._number() - self._first, 1), time.monotonic() - self._begun_s
         return max(LEAD, ceil(self._words.delay_s * made / max(passed_s, 1e-6)) + 1)
 
     def _heard(self, what: str) -> dict[str, Any] | None:
-        """A word, if it has been said. Raises RankLost."""
-        word = self._words.read(what)
-        if word is None and self._words.lost:
+        """The message of that name; None if it has not been posted. Raises RankLost."""
+        message = self._words.read(what)
+        if message is None and self._words.lost:
             raise RankLost("the other ranks are unreachable")
-        return word
+        return message

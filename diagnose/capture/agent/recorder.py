@@ -129,6 +129,7 @@ class Recorder:
             self.session.make_way()
 
     def _of_this_process(self, how: str | None) -> dict[str, object]:
+        """The manifest's entry of this rank; of a rank that is not recorded no more than its times."""
         session = self.session
         assert session is not None
         who = {

@@ -52,6 +52,7 @@ def event_cost() -> dict[str, float | None] | None:
 
 
 def _measured() -> dict[str, float | None]:
+    """What profiling costs in ns: an op, and a CUDA call; None where the machine's noise exceeds it."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -73,6 +74,7 @@ def _measured() -> dict[str, float | None]:
 
 
 def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
+    """By block, the ns of TIMES calls of the op. Raises RuntimeError if a launch may have waited in a full queue."""
     import torch
 
     found = []
@@ -221,6 +223,7 @@ class Recording:
 
     @contextmanager
     def _written(self, folder: Path) -> Iterator[Path]:
+        """Yield the trace as a file in the folder, which is removed afterwards."""
         written = folder / f"{os.getpid()}.json"
         try:
             self._profile.export_chrome_trace(str(written))
@@ -229,6 +232,7 @@ class Recording:
             written.unlink(missing_ok=True)
 
     def _open(self, number: int | None) -> None:
+        """Open the range that marks step `number` in the trace; not in a recording without ops."""
         import torch
 
         if number is not None and self._ops:
@@ -243,6 +247,7 @@ class Recording:
 
 
 def _compress(source: Path, target: Path) -> None:
+    """Write `source` as gzip to `target`, which is there whole or not at all."""
     import gzip
     import shutil
 
@@ -302,6 +307,7 @@ class Recordings:
         return recording
 
     def _made(self, kind: str, all_threads: bool) -> Recording | NsysRecording:
+        """A recording of that kind, not begun yet, by the tracer that the plan names for it."""
         ops = kind != "device_timing"
         if self._plan.tracer_of(kind) == "nsys":
             return NsysRecording(Board(self._part.work), self._here, kind, ops)

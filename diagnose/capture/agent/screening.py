@@ -111,18 +111,18 @@ class Screening:
                 if not (yield from self._agree(int(left_s > 0))):
                     break
                 since_s = time.monotonic()
-                self._tell()
+                self._publish()
                 share_s = SHARES * left_s / (len(self._screened) - place)
                 yield from self._try(one, model, kept, since_s + min(left_s, share_s))
                 one.seconds, one.ended, one.is_on = time.monotonic() - since_s, True, False
                 if one.kept:
                     kept.append(one)
-                self._tell()
+                self._publish()
         finally:
             self._turn(())
 
     def _model(self) -> Course[Any]:
-        """The largest that a step calls, and the batch that it calls it with, by two steps."""
+        """The largest model that a step calls, after two steps; its batch is kept. None if no model is called."""
         called = Called()
         yield
         model = called.largest()
@@ -134,6 +134,7 @@ class Screening:
         return model
 
     def _try(self, one: Screened, model: Any, kept: Sequence[Screened], until_s: float) -> Course[None]:
+        """Measure a fix alone, then on top of those kept; `one.kept` if it is faster. All ranks agree on each turn."""
         switch, one.void = injection.switch(one.name, model, self._stepped())
         if not (yield from self._agree(int(switch is not None))):
             return
@@ -157,7 +158,7 @@ class Screening:
         self._turn([other.name for other in (*kept, *[one] * one.kept)])
 
     def _numbers(self, one: Screened, switch: Any) -> None:
-        """Both ways on the same batch, without a step. What fails here would have ended the script."""
+        """Compare outputs and updates without and with the switch, on the kept batch; a failure voids the switch."""
         self._turn(())
         begun_s = time.perf_counter()
         try:
@@ -174,7 +175,7 @@ class Screening:
             self._turn(())
 
     def _measured(self, one: Screened, switch: Any, base: list[str], pairs: list[Pair], until_s: float) -> Course[bool]:
-        """Pairs of blocks without and with it, on top of `base`, until enough is known. Whether it is faster."""
+        """Measure pairs of blocks without and with the switch on top of `base`. Returns whether it is faster."""
         if tuple(base) not in self._usual_ns:
             self._usual_ns[tuple(base)] = yield from self._settled([*base], one, counts=False)
         without_ns = self._usual_ns[tuple(base)]
@@ -195,7 +196,7 @@ class Screening:
             waited = [(without.waited, changed.waited) for without, changed in self._blocks]
             steps_ns = [(without.step_ns, changed.step_ns) for without, changed in self._blocks]
             pairs[:] = [*earlier, *looks.wait_alike(steps_ns, waited)]
-            self._tell()
+            self._publish()
             if len(pairs) < FEWEST_PAIRS and not (self._ranks.alone and (one.void or until_s < time.monotonic())):
                 continue
             over = one.void or len(pairs) < FEWEST_PAIRS or until_s < time.monotonic()
@@ -206,6 +207,7 @@ class Screening:
         return self._interval(pairs).low > 1
 
     def _interval(self, pairs: Sequence[Pair]) -> Interval:
+        """The speed-up with its interval; pairs of all other fixes help to estimate how measurements spread."""
         others = [
             log_ratios(other)
             for one in self._screened
@@ -215,7 +217,7 @@ class Screening:
         return looks.speed_up(log_ratios(pairs), others=others)
 
     def _pair(self, one: Screened, switch: Any, base: Sequence[str], until_s: float) -> Course[None]:
-        """One more, in random order; a block into which something else fell is made again."""
+        """Measure a block without and a block with the switch, in random order; disturbed blocks are repeated."""
         blocks, wanted = dict[bool, _Block](), self._order.sample((False, True), 2)
         faults = dict[bool, str]()
         for _ in range(1 + MOST_REPEATS * self._ranks.alone):
@@ -236,6 +238,7 @@ class Screening:
         one.injected = [] if one.void else injection.lines(one.name) or [switch.what or one.name]
 
     def _block(self, one: Screened, on: Sequence[str]) -> Course[_Block]:
+        """Steps timed with the switches `on`, and their peak memory; the step in which they are turned is left out."""
         self._turn(on)
         one.is_on = one.name in on
         yield  # The step in which it is turned is of neither side.
@@ -249,7 +252,7 @@ class Screening:
         return block
 
     def _settled(self, on: Sequence[str], one: Screened, counts: bool) -> Course[float]:
-        """Turn to these, and wait until steps no longer get faster; to the time of one, in ns."""
+        """Turn to the switches `on` and wait until steps no longer get faster. Returns the usual step time in ns."""
         self._turn(on)
         one.is_on = one.name in on
         clock = Clock(self._number() + 1)
@@ -265,6 +268,7 @@ class Screening:
         return usual
 
     def _settles(self, clock: Clock) -> bool:
+        """Whether steps no longer get faster, or have been waited for as long as is allowed."""
         if not self._ranks.alone:
             return clock.steps >= SETTLING_OF_RANKS
         if clock.steps < 2 * COMPARED:
@@ -276,6 +280,7 @@ class Screening:
         return statistics.median(last) >= (1 - STILL_FASTER) * statistics.median(before)
 
     def _turn(self, on: Sequence[str]) -> None:
+        """Turn the switches named on and all others off."""
         for name in self._on - set(on):
             self._switches[name].turn(False)
         for name in on:
@@ -284,12 +289,14 @@ class Screening:
         self._on = set(on)
 
     def _agree(self, own: int) -> Course[int]:
+        """The first rank's number, which all ranks have from the same step on."""
         if self._ranks.alone:
             return own
         self._agreed += 1
         return (yield from self._ranks.begin(f"screening{self._agreed}", own))
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
+        """Write the results so far to the live file, whole or not at all."""
         if self._live is not None:
             with suppress(OSError):
                 written = self._live.with_suffix(".new")
@@ -314,7 +321,7 @@ class _Block:
         self.waited = 0.0 if timed["device_ns"] else looks.waited_share(timed["waited_ns"], self.step_ns)
 
     def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> str:
-        """What fell into it that belongs to neither side; "" for nothing."""
+        """What disturbed this block, so that it must be repeated: save, epoch, collection or pause; "" for nothing."""
         told: dict[str, Any] = epochs.found() or {}
         began = told.get("began", ())
         last = self._first + len(self._times) - 1

@@ -90,6 +90,7 @@ def imported(script: str | None) -> list[dict[str, object]]:
 
 
 def _sha256(path: Path) -> str | None:
+    """The hash of a file; None if it is too large, has been changed since the script began, or cannot be read."""
     try:
         there = path.stat()
         if there.st_size > LARGEST_BYTES or there.st_mtime > _BEGAN_S:
@@ -136,6 +137,7 @@ class Writes:
         return whole.relative_to(self._here) if whole.is_relative_to(self._here) else whole
 
     def _add(self, path: Path, folder: bool) -> None:
+        """Note a file's pattern, or a folder's, which stands for all in it; files above are no folders of their own."""
         pattern = _pattern(str(path))
         for parent in Path(pattern).parents:
             self._names.pop(f"{parent}/", None)

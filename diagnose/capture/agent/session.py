@@ -168,11 +168,11 @@ class Session:
             yield from self._alone("screening", self._screened())
         if self.plan.timed is not None:
             return
-        some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
-        if not some and self._ranks.leads:
+        chosen = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
+        if not chosen and self._ranks.leads:
             world = self.here.world_size
             self.note(f"No rank is recorded: the run has {world} ranks, but --ranks names {self.plan.ranks}.")
-        if self.here.rank not in some:
+        if self.here.rank not in chosen:
             self.found["recorded"] = False
             return
         self.undisturbed = False

@@ -52,6 +52,7 @@ class Script:
         self._show_errors_without_us()
 
     def _begin(self) -> None:
+        """Find steps and record in this process; called again in a forked one that trains."""
         self._pid, self._how = os.getpid(), "itself"
         backwards.forget_all()
         kind = Watcher if self._plan.watch else Recorder
@@ -61,6 +62,7 @@ class Script:
         backwards.listen_to_ends(self._backward_ended)
 
     def _optimizer_stepped(self, optimizer: object) -> None:
+        """After each optimizer step: note a new optimizer, and count the step. A fork begins anew."""
         if os.getpid() != self._pid:
             self._begin()  # Forked from a process with an agent, and trains itself.
             if parent_process() is not None:  # Forked ones leave without atexit.
@@ -77,7 +79,7 @@ class Script:
         self._happened("backward")
 
     def _happened(self, kind: str) -> None:
-        """Something that may be a step's, in this process, which is not the optimizer's step."""
+        """Count an event other than an optimizer's step that may mark a step; not in a forked process."""
         if os.getpid() == self._pid:
             self._steps.optimizer_made = "made" in self._optimizers
             self._steps.happened(kind)
@@ -90,7 +92,7 @@ class Script:
         self._recorder.steps_by = self._steps.by
         if not self._recorder.begun:
             return
-        self._leave_what_is_worse()
+        self._stop_needless_listeners()
         if self._recorder.settled and not self._steps.fixed:
             self._steps.fixed = True
             if self._steps.by in FOUND_BY:
@@ -101,8 +103,8 @@ class Script:
             _wait_for_work()
             raise SystemExit(0)
 
-    def _leave_what_is_worse(self) -> None:
-        """Once steps are found no more is asked of what cannot change that."""
+    def _stop_needless_listeners(self) -> None:
+        """Stop listening to less reliable events once steps are found by better ones."""
         if self._steps.by == "optimizer" or (self._steps.fixed and self._steps.by != "backward"):
             backwards.leave(self._backward_ended)
         if self._leave_model is not None and self._steps.by != "call":
@@ -139,12 +141,14 @@ class Script:
             self._leave_model = noticed.when_called(model, lambda: self._happened("call"))
 
     def _tell_how_to_mark(self) -> None:
+        """Post where the training loop seems to be: the command says how to mark its steps."""
         loop = threads.running()
         where = "around its loop" if loop is None else f"in {loop.file}, line {loop.line}"
         head = "for batch in batches:" if loop is None else loop.head
         Board(self._part.work).post("unfound", seconds=self._plan.hint_after_s, where=where, head=head)
 
     def _ended(self) -> None:
+        """End the recording and note how the script ended; if no steps were found, post what was seen instead."""
         if os.getpid() != self._pid:
             return
         _be_interrupted_once()
@@ -211,17 +215,19 @@ def _wait_for_work() -> None:
 
 
 def _strip_own_frames(error: BaseException) -> None:
+    """Remove frames of diagnose from the tracebacks of an error, and of its causes and contexts."""
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
-        one = pending.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = _without(one.__traceback__)
-            pending += [one.__cause__, one.__context__]
+        current = pending.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            current.__traceback__ = _without(current.__traceback__)
+            pending += [current.__cause__, current.__context__]
 
 
 def _without(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without frames of diagnose; None if it has no others."""
     kept: list[TracebackType] = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(OWN):

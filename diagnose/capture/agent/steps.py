@@ -76,12 +76,12 @@ class Steps:
         self._on_step(self._number)
 
     def happened(self, kind: str) -> None:
-        """One of ORDER but the first: a backward pass ends a step, and the others begin one."""
+        """Count an event of a kind in ORDER, but optimizer steps: a backward pass ends a step, others begin one."""
         if self.by == "optimizer" or (self.fixed and self.by != kind):
             return
         if not self.fixed:
-            for worse in ORDER[ORDER.index(kind) + 1 :]:
-                self._counts[worse] = 0
+            for less_reliable in ORDER[ORDER.index(kind) + 1 :]:
+                self._counts[less_reliable] = 0
         if not self._counts[kind]:
             self._since_s[kind] = time.monotonic()
         self._counts[kind] += 1
@@ -94,6 +94,7 @@ class Steps:
         return {kind: count for kind, count in self._counts.items() if count}
 
     def _enough(self, kind: str) -> bool:
+        """Whether events of this kind have come often and long enough to count as steps."""
         count, since_s = self._counts[kind], time.monotonic() - self._since_s[kind]
         if self.optimizer_made:
             return kind != "call" and count > ENOUGH_BESIDE and since_s > ENOUGH_S
@@ -205,15 +206,15 @@ class Epochs:
 
     def found(self) -> dict[str, object] | None:
         """By the names of `Epochs` in the manifest; None if no loader gave the training its batches."""
-        begun = self._of_training()
+        begun = self._training_iterators()
         if not begun:
             return None
         lengths = [after.step - before.step for before, after in pairwise(begun)]
         times = self._whole(begun, lengths[-1]) if lengths else {}
         return {"began": [one.step for one in begun[-MOST_TOLD:]], "steps": lengths[-1] if lengths else None, **times}
 
-    def _of_training(self) -> list[_Begun]:
-        """Beginnings of the loader, or of those of a kind, of which most steps had a batch, in order."""
+    def _training_iterators(self) -> list[_Begun]:
+        """The iterators that gave the training its batches, in order; none if no kind of loader gave most of them."""
         trained = Counter[Hashable]()
         for loader, count in self._trained.items():
             if loader in self._kinds:
@@ -221,9 +222,9 @@ class Epochs:
         ((kind, most),) = trained.most_common(1) or ((None, 0),)
         if 2 * most < self._trained.total():
             return []
-        mine = [one for one in list(self._begun) if self._trained[one.loader] and self._kinds[one.loader] == kind]
+        of_kind = [one for one in list(self._begun) if self._trained[one.loader] and self._kinds[one.loader] == kind]
         # Of several before one step, as where a script looks at a batch, the last is trained on.
-        return list({one.step: one for one in mine}.values())
+        return list({one.step: one for one in of_kind}.values())
 
     def _whole(self, begun: list[_Begun], length: int) -> dict[str, object]:
         """Of the latest steady steps as many as are in whole epochs: each has what is between epochs as often."""

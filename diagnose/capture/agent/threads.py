@@ -167,13 +167,14 @@ def running() -> Loop | None:
     """
     seen = Counter[Loop | None]()
     for _ in range(LOOP_LOOKS):
-        seen[_now()] += 1
+        seen[_current_loop()] += 1
         time.sleep(BETWEEN_LOOKS_S)
     del seen[None]
     return seen.most_common(1)[0][0] if seen else None
 
 
-def _now() -> Loop | None:
+def _current_loop() -> Loop | None:
+    """The innermost loop of the user's that now calls the model (or runs, where no module is called); None if none."""
     found: Loop | None = None
     for frame in frames(sys._current_frames().get(threading.main_thread().ident or 0)):
         if frame.f_code.co_filename.endswith(CALLS_OF_MODULES):
@@ -183,6 +184,7 @@ def _now() -> Loop | None:
 
 
 def _around(frame: FrameType) -> Loop | None:
+    """The innermost loop of the frame's function around the line that runs; None in a library or without source."""
     path = Path(frame.f_code.co_filename)
     if not path.is_file() or is_library(str(path.resolve())):
         return None
@@ -191,7 +193,7 @@ def _around(frame: FrameType) -> Loop | None:
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return None
-    loops = [one for one in _of(frame, tree) if one.lineno <= line_of(frame) <= (one.end_lineno or 0)]
+    loops = [loop for loop in _of(frame, tree) if loop.lineno <= line_of(frame) <= (loop.end_lineno or 0)]
     if not loops:
         return None
     line = max(loop.lineno for loop in loops)
@@ -199,6 +201,7 @@ def _around(frame: FrameType) -> Loop | None:
 
 
 def _of(frame: FrameType, tree: ast.Module) -> list[ast.For | ast.AsyncFor | ast.While]:
+    """The loops of the frame's own function, without those of functions inside it."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     first, found = frame.f_code.co_firstlineno, list[ast.For | ast.AsyncFor | ast.While]()
     begins = {

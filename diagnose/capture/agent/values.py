@@ -135,6 +135,7 @@ class Values:
             return None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
+        """Note an op that begins, and which ops filled what it takes; None if it only marks a range."""
         if (op := self._ops.get(func)) is None:
             op = self._ops[func] = described(func, self.torch)
         if op.name.startswith("profiler::"):  # It only marks a range.
@@ -162,6 +163,7 @@ class Values:
         return _Call(op, at, key if op.comparable else None, tensors, written)
 
     def _ended(self, call: _Call, made: Any) -> None:
+        """Note what an op made: the first op with the same value, if samples look alike, and what it wrote to."""
         at, contents = call.at, self._contents
         results = list(tensors_in([made], self.torch))
         new = [result for result in results if contents.is_new(result)]
@@ -181,20 +183,20 @@ class Values:
             contents.made(one, contents.number(("made", value, place)), at)
 
     def _can_be_left_out(self, at: int) -> bool:
-        """What it makes may be what was made before: if both are written to, then with the same values."""
+        """Whether the earlier equal result could be used: both are written to with equal values, or not at all."""
         of_both = (self._written_by.get(one, []) for one in (at, self._same[at]))
         mine, others = ([self._same[one] if self._same[one] >= 0 else one for one in by] for by in of_both)
         return mine == others
 
     def _repeats(self) -> list[int]:
-        """Which results look like that of the so-many-th call of the same op in the step before."""
-        counted, before, found = Counter[tuple[int, int]](), dict[tuple[int, int], str](), list[int]()
+        """By op, 1 if its result looks like that of the same call of that op in the step before, else 0."""
+        calls, before, repeats = Counter[tuple[int, int]](), dict[tuple[int, int], str](), list[int]()
         for name, step, sample in zip(self._name, self._step, self._samples, strict=True):
-            call = name, counted[name, step]
-            counted[name, step] += 1
-            found.append(int(step == 1 and bool(sample) and before.get(call) == sample))
+            call = name, calls[name, step]
+            calls[name, step] += 1
+            repeats.append(int(step == 1 and bool(sample) and before.get(call) == sample))
             before.setdefault(call, sample)
-        return found
+        return repeats
 
     def write(self, target: Path) -> bool:
         """Into a file, if there is something to write. Lets go of all memory."""

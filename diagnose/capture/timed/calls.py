@@ -55,7 +55,7 @@ class Tensor(Struct, frozen=True):
 
 
 def inputs(one: dict[str, str]) -> list[Any]:
-    """What an op took. Raises CannotTime."""
+    """The recorded inputs of an op, in order. Raises CannotTime."""
     shapes, dtypes, strides, scalars = (
         json.loads(one[name]) if one.get(name) else [] for name in ("shapes", "dtypes", "strides", "scalars")
     )
@@ -64,6 +64,7 @@ def inputs(one: dict[str, str]) -> list[Any]:
 
 
 def _input(shape: Any, dtype: str, strides: Any, scalar: str) -> Any:
+    """A recorded input: a tensor without values, a list of them, or the text of what is no tensor."""
     if isinstance(shape, list) and shape and isinstance(shape[0], list):
         return [_input(some, "float", "", "") for some in shape]
     if dtype not in _KNOWN:
@@ -72,14 +73,14 @@ def _input(shape: Any, dtype: str, strides: Any, scalar: str) -> Any:
 
 
 def laid_out(shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] = ()) -> Tensor:
-    """With the strides if they fit, else without gaps. Raises CannotTime."""
+    """A tensor of that shape with these strides if they fit, else contiguous. Raises CannotTime."""
     if min(shape, default=0) < 0 or math.prod(shape) >= 1 << 60:
         raise CannotTime("its sizes are those of no tensor")
     plain = Tensor(shape, dtype, packed(shape, sorted(range(len(shape)), reverse=True)))
     if len(strides) != len(shape) or min(strides, default=0) < 0:
         return plain
-    found = Tensor(shape, dtype, strides)
-    return found if found.stored <= STRETCHED * max(math.prod(shape), 1) else plain
+    strided = Tensor(shape, dtype, strides)
+    return strided if strided.stored <= STRETCHED * max(math.prod(shape), 1) else plain
 
 
 def packed(shape: tuple[int, ...], inner_first: list[int]) -> tuple[int, ...]:
@@ -101,19 +102,20 @@ def narrowed(some: Any, words: list[str]) -> Any:
 
 
 def padded(given: list[Any]) -> list[Any]:
-    """Of a product, inner sizes rounded up; the number of rows stays, unless it is one of these."""
+    """Inputs of a matrix product, inner and output sizes rounded up; rows stay unless they are one of these."""
     matrices = [one.shape for one in given if isinstance(one, Tensor) and len(one.shape) >= 2]
     if len(matrices) < 2:
         raise CannotTime("it is no product of two matrices")
     inner = {size for size in (*matrices[-2][-1:], *matrices[-1][-2:]) if size % ALIGNED}
 
-    def rounded(one: Any) -> Any:
-        if not isinstance(one, Tensor):
-            return one
-        shape = tuple(-(-size // ROUND) * ROUND if size in inner else size for size in one.shape)
-        order = sorted(range(len(shape)), key=lambda at: (one.strides[at], -at))
-        steps = (step if old else 0 for old, step in zip(one.strides, packed(shape, order), strict=True))
-        return Tensor(shape, one.dtype, tuple(steps))
+    def rounded(tensor: Any) -> Any:
+        """The tensor with its `inner` sizes rounded up to a multiple of ROUND, in the same order in memory."""
+        if not isinstance(tensor, Tensor):
+            return tensor
+        shape = tuple(-(-size // ROUND) * ROUND if size in inner else size for size in tensor.shape)
+        order = sorted(range(len(shape)), key=lambda at: (tensor.strides[at], -at))
+        steps = (step if old else 0 for old, step in zip(tensor.strides, packed(shape, order), strict=True))
+        return Tensor(shape, tensor.dtype, tuple(steps))
 
     return [rounded(one) for one in given]
 
@@ -141,7 +143,7 @@ def filled(device: torch.device, one: Tensor, below: int, signs: bool) -> Any:
 
 
 def ask(device: torch.device, needed: int) -> None:
-    """Raises CannotTime where that much, with what it works in, is over half of the memory that is free."""
+    """Raise CannotTime if `needed` bytes, with room to work, are over half of the free memory."""
     room = (int(torch.cuda.mem_get_info()[0]) if device.type == "cuda" else free_bytes()) // 2
     if needed * WORKSPACE > room:
         raise CannotTime(f"it may need {needed * WORKSPACE / 1e9:.1f} GB, and {room / 1e9:.1f} GB may be taken")
@@ -205,7 +207,7 @@ def fitted(overload: Any, given: list[Any]) -> dict[str, Any]:
 
 
 def number(argument: Any, value: Any, behind: list[Any], given: list[Any]) -> Any:
-    """What is no tensor: as recorded, else some usual value. Raises CannotTime."""
+    """The value of an argument that is no tensor: as recorded, else its default or a usual one. Raises CannotTime."""
     kind, name = str(argument.type), argument.name
     if isinstance(value, Tensor | list):
         if isinstance(value, list) or value.shape:
@@ -257,16 +259,16 @@ def made(device: torch.device, op: str, arguments: dict[str, Any]) -> dict[str, 
     return {name: one(value) for name, value in arguments.items()}
 
 
-def _below(op: str, some: list[Tensor]) -> int:
-    """What indices have to be less than: rows of a table, classes of a loss; else any size that there is."""
-    floats = [one.shape for one in some if one.dtype.is_floating_point and one.shape]
+def _below(op: str, tensors: list[Tensor]) -> int:
+    """The bound of index values: rows of an embedding's table, else the smallest size of any float tensor."""
+    floats = [tensor.shape for tensor in tensors if tensor.dtype.is_floating_point and tensor.shape]
     if op == "aten::embedding" and floats:
         return floats[0][0]
     return min((min(shape) for shape in floats), default=2)
 
 
 def _result_bytes(op: str, overload: Any, arguments: dict[str, Any]) -> int:
-    """Memory of what a call gives, by tensors without memory; where these do not tell, that of its largest input."""
+    """Bytes of a call's results, computed on the meta device; where that fails, bytes of its largest input."""
     try:
         found = overload(**made(torch.device("meta"), op, arguments))
     except Exception:  # Not every op says beforehand what it gives.

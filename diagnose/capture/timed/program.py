@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _harmless(seconds: float) -> None:
-    """The system ends this process when its time is over, and before others where memory runs out."""
+    """Have the system end this process after so many seconds, and first where memory runs out."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
     with suppress(OSError):
@@ -157,7 +157,7 @@ def timer(device: torch.device, call: Call) -> Callable[[], float]:
 
 
 def call_of(device: torch.device, one: dict[str, str], words: list[str]) -> Call:
-    """What a spec stands for, after a change, with inputs as recorded. Raises CannotTime."""
+    """The call that an op's spec and the words of a change stand for, with inputs as recorded. Raises CannotTime."""
     if OPTIMIZER.fullmatch(one["op"]):
         return updating(device, one, words)
     given = [calls.narrowed(some, words) for some in calls.inputs(one)]
@@ -232,6 +232,7 @@ def backward_of_attention(device: torch.device, one: dict[str, str], words: list
 
 
 def _gradients(form: Callable[..., Any], some: list[Any]) -> Call:
+    """A call that computes the gradients of `form(*some)` by its inputs; the forward pass has run before."""
     with torch.enable_grad():
         leaves = [one.detach().requires_grad_(True) for one in some]
         out = form(*leaves)

@@ -98,8 +98,9 @@ def speed_ups_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _add(made: go.Figure, name: str, points: list[tuple[float, Range | None, str]], symbol: str) -> None:
-    known = [(y, found, colour) for y, found, colour in points if found is not None]
-    for row, (y, found, colour) in enumerate(known):
+    """Add points with error bars to the figure, each a (row, speed-up or None, colour)."""
+    measured = [(y, found, colour) for y, found, colour in points if found is not None]
+    for row, (y, found, colour) in enumerate(measured):
         made.add_scatter(
             name=name,
             legendgroup=name,

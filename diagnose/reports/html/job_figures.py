@@ -156,6 +156,7 @@ def _band(job: JobSummary) -> int:
 
 
 def _shown(job: JobSummary, size: int) -> dict[str, Values]:
+    """By panel, the compute and waiting times of all ranks; each column takes `size` ranks together."""
     found = {COMPUTING: _columns(job, job.compute_ns, size, np.fmax.reduceat)}
     if any(row is not None for row in job.wait_ns):
         found[WAITING] = _columns(job, job.wait_ns, size, np.fmin.reduceat)
@@ -165,6 +166,7 @@ def _shown(job: JobSummary, size: int) -> dict[str, Values]:
 def _columns(
     job: JobSummary, rows: Sequence[tuple[int, ...] | None], size: int, of_several: Callable[..., Values]
 ) -> Values:
+    """Values in ms with a row per step and a column per `size` ranks, which `of_several` reduces to one."""
     unknown = (np.nan,) * len(job.compute_ns[0])
     values = np.array([unknown if row is None else row for row in rows], dtype=np.float64) / 1e6
     found: Values = of_several(values, np.arange(0, len(rows), size), axis=0).T

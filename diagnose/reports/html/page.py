@@ -201,7 +201,7 @@ PATH_NOTE = "The critical path through the ranks: what is not on it can get fast
 
 
 def _job(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """What is shown of a job above all that is of one rank; None if ranks could not be compared."""
+    """What the page's template shows of a job; None if ranks could not be compared."""
     job = diagnosis.job
     if job is None:
         return None
@@ -221,7 +221,7 @@ def _job(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def _tiles(job: JobSummary) -> Iterator[tuple[str, str, str]]:
-    """(label, number, note) of what is to be seen first."""
+    """(label, number, note) of the job's figures on top of the page."""
     unit = jobs.unit(job)
     yield (
         "the job's mean step" if job.steps else "the recorded window",

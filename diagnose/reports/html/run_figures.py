@@ -135,7 +135,7 @@ def ranks_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _waits(diagnosis: Diagnosis) -> str:
-    """Who waits most for the others at collectives, as the end of a sentence; "" if nobody does or it is not known."""
+    """Who waits longest at collectives, as the end of a sentence; empty if nobody waits or it is not known."""
     most = max(diagnosis.ranks, key=lambda one: one.waiting_ns or 0)
     if not most.waiting_ns:
         return ""
@@ -157,6 +157,7 @@ def _numbers(diagnosis: Diagnosis, count: int) -> list[str]:
 
 
 def _add_heat(made: go.Figure, shown: list[RankSummary], names: list[str], steps: list[str]) -> None:
+    """A heat map of step times: a row per step, a column per rank."""
     times, said = np.full((len(steps), len(shown)), np.nan), [[""] * len(shown) for _ in steps]
     for column, one in enumerate(shown):
         times[: len(one.times_ns), column] = np.array(one.times_ns) / 1e6
@@ -215,6 +216,7 @@ def memory(diagnosis: Diagnosis) -> go.Figure:
 
 
 def _add_range(made: go.Figure, curve: MemoryCurve, moment: npt.NDArray[np.float64], colour: str) -> None:
+    """The band between the least and the most memory allocated; `moment`: the times of the curve's points."""
     for values, fill in ((curve.allocated_least_bytes, None), (curve.allocated_bytes, "tonexty")):
         made.add_scatter(
             mode="lines",

@@ -119,6 +119,7 @@ def parts(diagnosis: Diagnosis) -> tuple[list[Part], int]:
 
 
 def _idle_parts(diagnosis: Diagnosis, idle_ns: int) -> list[Part]:
+    """The idle time by cause, as parts of the bar; one part where causes are not known."""
     if diagnosis.idle is None:
         return [Part("idle", idle_ns, style.NO_CAUSE, "is idle time")]
     totals = Counter[TimeCause]()

@@ -168,14 +168,15 @@ def _with_stretches(found: WatchedRun) -> RankRun:
 
 
 def _known(run: RankRun, names: Sequence[str], what: str) -> list[str]:
-    known = [name for name in names if any(name in one.figures for one in run.over_time)]
-    if not known:
+    """The names that have values in the run. Raises Missing, with `what`, if none has."""
+    recorded = [name for name in names if any(name in stretch.figures for stretch in run.over_time)]
+    if not recorded:
         raise Missing(what, "This system does not report them.")
-    return known
+    return recorded
 
 
 def _shown(found: WatchedRun) -> list[RankRun]:
-    """Those with a line: all, or the shown one and the slowest and fastest."""
+    """The ranks that get a line: all, or of many the first, the three slowest and the fastest."""
     known = [run for run in found.ranks if any(one.steps for one in run.over_time)]
     if len(known) <= MOST_RANKS:
         return known
@@ -185,7 +186,7 @@ def _shown(found: WatchedRun) -> list[RankRun]:
 
 
 def _figure(run: RankRun, values: str, **layout: Any) -> tuple[go.Figure, float]:
-    """Of values over the run, and the ns in a unit of its time."""
+    """An empty figure with the run's time below and `values` on the left; and the ns in the unit of that time."""
     unit_ns, unit = _unit(run)
     made = style.figure(HEIGHT, **layout)
     made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero")
@@ -194,6 +195,7 @@ def _figure(run: RankRun, values: str, **layout: Any) -> tuple[go.Figure, float]
 
 
 def _unit(run: RankRun) -> tuple[float, str]:
+    """(ns, name) of the unit in which the run's time is shown."""
     for ns, name in ((3600e9, "hours"), (60e9, "minutes")):
         if run.length_ns >= 3 * ns:
             return ns, name

@@ -69,7 +69,7 @@ class Box(Struct, frozen=True):
 
 
 def _kernel_boxes(diagnosis: Diagnosis) -> list[Box]:
-    """Parents have the sum of their children."""
+    """Boxes of the treemap: kernels inside of ops inside of kinds; a parent's time is the sum of its children's."""
     per = per_step(diagnosis)
     leaves, rest = list[Box](), {group.label: (group.ns, group.calls) for group in diagnosis.kernel_kinds or ()}
     for kernel in diagnosis.kernels or ():
@@ -117,7 +117,7 @@ def _op_boxes(diagnosis: Diagnosis) -> list[Box]:
 
 
 def _ops(diagnosis: Diagnosis) -> list[Op]:
-    """The ops that take time, where there is no GPU. Raises Missing without any."""
+    """The ops that take time, where no GPU was recorded. Raises Missing without any."""
     found = [op for op in diagnosis.ops or () if op.self_ns] if diagnosis.breakdown is None else []
     if not found:
         raise style.missing(diagnosis, "kernels", Missing("kernels", "There are none in these steps."))
@@ -317,7 +317,7 @@ def _look(dtype: str) -> tuple[str, str]:
 
 
 def _reached(one: RooflineOp, picture: RooflinePicture) -> str:
-    """With its share of the most that an op of its intensity can reach, if that is known for its type."""
+    """An op's TFLOP/s, and its share of the roofline at its intensity if the peak of its type is known."""
     most, reached = picture.flops_per_s.get(one.dtype), f"{three_digits(one.flops_per_s / 1e12)} TFLOP/s"
     if most is None:
         return reached
