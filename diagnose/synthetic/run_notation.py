@@ -94,8 +94,8 @@ def _loading(text: str) -> list[object] | None:
     """What a line of the drawing says of batches, as in the log; None without one."""
     if (found := _BATCHES.search(text)) is None:
         return None
-    loader = {"fetch_ns": _millionths(found, 0.0), "num_workers": int(found["workers"]), "asked": 1}
-    return [loader, 1, int(found["cores"]), 1]
+    loader = {"fetch_ns": _millionths(found, 0.0), "num_workers": int(found["workers"])}
+    return [loader, 1, 1, int(found["cores"]), 1]
 
 
 def _steps(text: str) -> Iterator[Step]:

@@ -93,6 +93,7 @@ class LoadingLog(Struct, frozen=True, array_like=True):
 
     loader: Loader
     steps: Count  # That it fed.
+    batches: Count  # It fed them.
     cores: Count | None = None  # For each rank of the machine.
     threads: Count | None = None  # Of torch's ops.
 

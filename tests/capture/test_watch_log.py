@@ -155,7 +155,7 @@ def test_what_batches_take_is_told_of_the_loader_that_feeds_the_steps(tmp_path: 
     seen = read(tmp_path / "out" / "rank0.watch").loading
     assert seen is not None
     one = seen.loader
-    assert (seen.steps, one.asked, one.dataset, one.batch_size, one.num_workers) == (4, 4, "Slow", 2, workers)
+    assert (seen.steps, seen.batches, one.dataset, one.batch_size, one.num_workers) == (4, 4, "Slow", 2, workers)
     assert one.fetch_ns is not None
     assert one.fetch_ns >= 20 * MS  # Two items, each of which sleeps for 10 ms.
 

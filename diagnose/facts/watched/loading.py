@@ -36,7 +36,7 @@ def loading(run: RunFacts) -> Loading:
     training_ns = max(whole_ns - total(log.windows, "loader") - other_excess_ns, 1) / steps
     waits_ns = usual_waits_ns(run) / steps
     cpu = _cpu_share(log)
-    batches = whole_batches(seen.loader.asked / seen.steps, seen.steps)
+    batches = whole_batches(seen.batches / seen.steps, seen.steps)
     models = throughput_of(
         seen.loader,
         batches,

@@ -9,8 +9,9 @@ Nothing here waits for the device.
 
 import time
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import add, sub
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from ..alone import alone, capturing, uses_gpu
 from ..clocks import ON_DEVICE, between_ns, device_event
 from ..interruptions import ALL, COLLECTION, LOADER, SAVE, phases
 from ..loaders import LoaderWatch
-from ..loaders_measured import Loader
+from ..loaders_measured import Loader, WorkerFile
 
 MOST_PENDING = 64  # Events that the device has not come to yet, beyond which none are added (chosen).
 
@@ -49,6 +50,17 @@ class DeviceTimes:
         return found
 
 
+FIRST_TIMED, ONE_TIMED_IN = 200, 16  # Batches that the process that trains times, and of those after them (chosen).
+
+
+@dataclass
+class Fed:
+    """What a loader gave to steps."""
+
+    steps: int = 0  # Whose last batch was of it.
+    batches: int = 0  # Of it, at the end of these steps.
+
+
 class BatchesAsked(LoaderWatch):
     """Calls `on_batch()` when a batch is asked for, and where an epoch of a loader begins. Keeps no iterator alive.
 
@@ -56,14 +68,16 @@ class BatchesAsked(LoaderWatch):
     """
 
     def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
-        """As LoaderWatch, for whole runs: batches are timed from the first, and nothing looks into them."""
+        """As LoaderWatch, for whole runs: the first batches are timed, then some, and nothing looks into them."""
         super().__init__(work, on_batch)
         self.starting_is_waiting, self.looking = True, False
-        self._steps_fed = Counter[Loader]()  # Steps whose last batch came from a loader.
-        self._others = Loader({})  # Those beyond MOST_LOADERS.
+        self._fed: dict[Loader, Fed] = {}
+        self._untimed = Loader({})  # Takes what is not timed, and loaders beyond MOST_LOADERS.
         self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._latest: weakref.ref[Any] | None = None
+        self._latest: weakref.ref[Any] | None = None  # The iterator that gave the last batch of the step.
         self._iterator: weakref.ref[Any] | None = None  # That was asked last.
+        self._loader = self._untimed  # Of that iterator.
+        self._asks = self._batches = 0  # Of all loaders in the run; in a row from `_latest` in the step.
 
     def epoch_begins(self) -> bool:
         """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""
@@ -71,7 +85,10 @@ class BatchesAsked(LoaderWatch):
         iterator = None if latest is None else latest()
         if iterator is None:
             return False
-        self._steps_fed[self._iterating.get(iterator, self._others)] += 1
+        if latest is self._iterator and self._loader is not self._untimed:
+            fed = self._fed.setdefault(self._loader, Fed())
+            fed.steps += 1
+            fed.batches += self._batches
         if iterator not in self._begun:
             return False
         self._begun.discard(iterator)
@@ -83,13 +100,17 @@ class BatchesAsked(LoaderWatch):
         loader = None if iterator is None else self._iterating.get(iterator)
         return None if loader is None else loader.ready(iterator)
 
-    def trained_from(self) -> tuple[dict[str, object], int] | None:
-        """The loader that most steps took their batches from, as `Loader` of the manifest, and how many steps that are;
-        for another thread.
+    def trained_from(self) -> tuple[dict[str, object], int, int] | None:
+        """The loader that most steps took their batches from, as `Loader` of the manifest, how many steps that are, and
+        how many batches; for another thread.
         """
-        counts = self._steps_fed.copy()
-        loader = max(counts, key=counts.__getitem__, default=self._others)
-        return None if loader is self._others else (loader.found(self._work), counts[loader])
+        if (most := self._most_used()) is None:
+            return None
+        return most.found(self._work), self._fed[most].steps, self._fed[most].batches
+
+    def _most_used(self) -> Loader | None:
+        fed = self._fed.copy()
+        return max(fed, key=lambda one: fed[one].steps, default=None)
 
     def _begins(self, loader: Any) -> None:
         if (kept := getattr(loader, "_iterator", None)) is not None:
@@ -98,21 +119,30 @@ class BatchesAsked(LoaderWatch):
 
     def _made(self, iterator: Any, loader: Any) -> None:
         self.forget_gone()
-        kept = {*self._loaders, *(one for one, _ in self._steps_fed.most_common(1))}
-        self._steps_fed = Counter({one: steps for one, steps in self._steps_fed.items() if one in kept})
+        kept = {*self._loaders, self._most_used()}
+        self._fed = {one: fed for one, fed in self._fed.items() if one in kept}
         super()._made(iterator, loader)
         self._begun.add(iterator)
 
     def _iterated(self, iterator: Any) -> tuple[Any, int | None]:
         if self._iterator is None or self._iterator() is not iterator:
             self._iterator = weakref.ref(iterator)
+            self._loader = self._iterating.get(iterator, self._untimed)
+        self._asks += 1
+        if self._asks > FIRST_TIMED and self._asks % ONE_TIMED_IN:
+            return self._untimed, None
         loader, ready = super()._iterated(iterator)
-        return loader or self._others, ready
+        return loader or self._untimed, ready
 
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
+        self._batches = self._batches + 1 if self._latest is self._iterator else 1
         self._latest = self._iterator
-        if loader is not self._others:
+        if loader is not self._untimed:
             loader.waited(asked_ns, got_ns, 0, ready, iterator, timed=True)
+
+    def _keeper(self) -> Loader | WorkerFile | None:
+        keep = super()._keeper()
+        return None if keep is self._untimed else keep
 
 
 Moment = tuple[int, ...]  # The clock, and the time spent so far on each of ALL, in ns.

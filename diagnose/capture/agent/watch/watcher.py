@@ -163,7 +163,7 @@ class Watcher:
         return Log(folder, here.rank, here.world_size, self._began_ns, so_far, figures, look, self._loading)
 
     def _loading(self) -> list[object]:
-        """The training's loader, the steps it fed, cores for each rank of this machine, torch's threads; or nothing."""
+        """The training's loader, steps and batches it fed, cores for each rank here, torch's threads; or nothing."""
         used, cpus = self._batches.trained_from(), about.host()["cpus_allowed"]
         cores = max(cpus // place.find().peers, 1) if isinstance(cpus, int) else None
         return [] if used is None else [*used, cores, sys.modules["torch"].get_num_threads()]
