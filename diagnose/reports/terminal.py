@@ -101,7 +101,9 @@ def _body(found: Brief, width: int, most: int) -> list[Text]:
 
 
 def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int, changes: bool) -> list[Text]:
-    """With so many findings in full, so many shown at all, and so many notes. `changes`: of other faults, too."""
+    """The first `in_full` findings in full, `shown` in all, and so many notes. `changes`: the others, too, have their
+    change if it is one line.
+    """
     lines, at = list[Text](), 0
     for name, about, some in found.lists:
         if at < shown:

@@ -89,14 +89,14 @@ class Database:
         return set(columns) <= self.tables.get(table, frozenset()) if table in self.tables else False
 
     def columns(self, table: str, names: Sequence[str], where: str = "", *values: int) -> dict[str, Array]:
-        """Columns as int64, in the order of the rows; -1 for what is NULL, no number, or not in this file."""
+        """Columns as int64, in the order of the rows; -1 for NULL and columns that this file lacks."""
         there = [name for name in names if self.has(table, name)]
         found = dict(zip(there, self.ints(table, [f"{_quoted(name)}" for name in there], where, *values), strict=True))
         count = len(found[there[0]]) if there else 0
         return {name: found.get(name, np.full(count, UNKNOWN, dtype=np.int64)) for name in names}
 
     def ints(self, table: str, expressions: Sequence[str], where: str = "", *values: int) -> list[Array]:
-        """Expressions of SQL, which must not hold text of the file, as int64: -1 for NULL and what is no number."""
+        """Expressions of SQL, which must not hold text of the file, as int64; -1 for NULL, 0 for text without digits."""
         if not expressions:
             return []
         numbers = [f"COALESCE(CAST({expression} AS INTEGER), -1)" for expression in expressions]

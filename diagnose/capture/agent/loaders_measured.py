@@ -108,7 +108,7 @@ class Loader:
         return self.asked >= FIRST_SAMPLED and self._sampled < MOST_SAMPLED
 
     def sampled(self, found: Counter[Line]) -> None:
-        """Where the time of a batch of this process went."""
+        """Where the time of a batch of this process went: ns by line."""
         self._sampled += 1
         self._lines += found
 

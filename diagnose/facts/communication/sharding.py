@@ -244,10 +244,10 @@ def _of_other_rounds(found: Shards) -> tuple[Mask, Mask]:
 
 
 def _blocks(facts: Facts, found: Shards) -> IntArray:
-    """The block that each unit is of: its name up to the first number; of one process group."""
+    """A number for the block of each row: equal for units whose names up to the first number, and groups, are equal."""
     table, numbers = collective_table(facts), dict[tuple[object, ...], int]()
     block = [one[0] if (one := _BLOCK.match(unit)) else unit for unit in found.units]
-    keys = [  # Which of FSDP1's units is meant is not known.
+    keys = [  # Without a name (the root, units of FSDP1) each is a block of its own.
         (block[unit], table.group_ranks[row], table.group_description[row]) if found.units[unit] else (number,)
         for number, (unit, row) in enumerate(zip(found.unit.tolist(), found.rows.tolist(), strict=True))
     ]

@@ -305,6 +305,6 @@ class Log:
 
 
 def _row(one: Interval) -> list[int]:
-    """By COLUMNS; what is outside of steps is not told apart yet."""
+    """Its times in ns, by COLUMNS. `outside` is 0: Windows takes that time out of `step` later."""
     known = one._asdict()
     return [int(known.get(name, 0)) for name in COLUMNS]
