@@ -96,7 +96,7 @@ class Database:
         return {name: found.get(name, np.full(count, UNKNOWN, dtype=np.int64)) for name in names}
 
     def ints(self, table: str, expressions: Sequence[str], where: str = "", *values: int) -> list[Array]:
-        """Expressions of SQL, which must not hold text of the file, as int64; -1 for NULL, 0 for text without digits."""
+        """Expressions of SQL, which hold no text of the file, as int64: -1 for NULL, 0 for text without digits."""
         if not expressions:
             return []
         numbers = [f"COALESCE(CAST({expression} AS INTEGER), -1)" for expression in expressions]
