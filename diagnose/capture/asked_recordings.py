@@ -38,7 +38,7 @@ class Recordings:
         """`wish()` is asked for so many at most; what users ask for is made beyond that."""
         self._part, self._command, self._left, self._wish, self._say = part, command, most, wish, say
         self._number, self._made, self._why = 1, Part(part.recording), ""
-        self._is_made = self._failed = False
+        self._under_way = self._failed = False
         self._granted: set[Path] = set()
 
     def look(self) -> None:
@@ -47,12 +47,12 @@ class Recordings:
 
     def end(self) -> None:
         """The run has ended: complete what it has left."""
-        if self._is_made:
+        if self._under_way:
             self._try(self._complete)
 
     def _go_on(self) -> None:
-        """Begin a recording if one is asked for, or complete the one that is being made once its ranks have ended."""
-        if not self._is_made:
+        """Begin a recording if one is asked for, or complete the current one once all ranks of this command made it."""
+        if not self._under_way:
             self._begin()
         elif self._over():
             self._complete()
@@ -91,7 +91,7 @@ class Recordings:
             self._made, self._why = folders.join(folder), message["why"]
             folders.begun(self._made).plan.write(self._made)
         Board(self._part.work).post(f"{RECORDING}-{self._number}", part=str(self._made.work))
-        self._number, self._is_made = self._number + 1, True
+        self._number, self._under_way = self._number + 1, True
 
     def _asked(self) -> Wish | None:
         """The next request of a user that has not been granted yet; None if there is none."""
@@ -109,7 +109,7 @@ class Recordings:
 
     def _complete(self) -> None:
         """Write the manifest of the recording and report where it lies; an empty recording is removed."""
-        self._is_made = False
+        self._under_way = False
         if not any(self._made.shared.glob("rank*")):
             shutil.rmtree(self._made.recording, ignore_errors=True)
         elif manifests.completes(self._made):

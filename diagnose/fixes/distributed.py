@@ -248,7 +248,7 @@ class _Accumulation:
         self._unreduced: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def forward(self, model: Any, forward: Callable[[], Any]) -> Any:
-        """Of a pass that belongs to the backward pass after those that were counted."""
+        """Run a forward pass; without synchronising gradients if the backward pass after it is not the step's last."""
         if not self._listens:
             self._listens = True
             self._injection.when_backward_ends(self._backward_ended)

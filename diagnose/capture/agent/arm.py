@@ -100,19 +100,19 @@ class Difference:
 
 
 class Called:
-    """The largest module that is called while gradients are taken, from now on, and what it was called with."""
+    """Notes each module that is called anywhere in the process while gradients are taken, until `largest` is asked."""
 
     def __init__(self) -> None:
-        hook = sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook
+        register = sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook
         self._called: dict[int, Any] = {}
-        self._handle = hook(self._calls)
+        self._handle = register(self._calls)
 
     def _calls(self, module: Any, _args: Any) -> None:
         if sys.modules["torch"].is_grad_enabled():
             self._called[id(module)] = module
 
     def largest(self) -> Any:
-        """Ends it; None if none was called, or none with parameters."""
+        """The module with most parameters, and the end of noting; None if none was called, or none with parameters."""
         self._handle.remove()
         found = noticed.largest_of(self._called.values())
         self._called.clear()

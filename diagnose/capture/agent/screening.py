@@ -124,8 +124,10 @@ class Screening:
     def _model(self) -> Course[Any]:
         """The largest model that a step calls, after two steps; its batch is kept. None if no model is called."""
         called = Called()
-        yield
-        model = called.largest()
+        try:
+            yield
+        finally:  # Also where the training ends here.
+            model = called.largest()
         if model is None:
             return None
         batch = SameBatch(model)

@@ -91,13 +91,14 @@ def _spent(facts: Facts, timed: Timed, some: IntArray) -> dict[str, float]:
 
 
 def _phases(facts: Facts, track: int) -> Iterator[tuple[str, Intervals]]:
-    """(phase, times of the main thread in it), inner phases before the ones around them.
+    """(phase, when it went on), inner phases before those around them: time counts to the first phase that it is in.
 
-    Saving and collecting garbage take what they take, recorded or not.
+    Loaders of the main thread only: those of workers take nothing of its time. Saving and collecting garbage have no
+    share: they take as long when recorded.
     """
     yield _PAUSE, _in_ranges(facts, *_PAUSES)
     loads = host_spans(facts, SpanKind.LOADER)
-    yield _LOADER, loads.where(loads.track == track).times
+    yield _LOADER, intervals.union_of(loads.times, loads.track == track)
     nodes = optional(backward_nodes, facts)
     if nodes is not None and len(nodes.first):
         end_ns = np.maximum.reduceat(nodes.spans.end_ns, nodes.first)
@@ -106,7 +107,7 @@ def _phases(facts: Facts, track: int) -> Iterator[tuple[str, Intervals]]:
 
 
 def _in_ranges(facts: Facts, *activities: Activity) -> Intervals:
-    return host_spans(facts, *_EVENTS, named=lambda name: kinds.activity(name) in activities).times
+    return intervals.union(host_spans(facts, *_EVENTS, named=lambda name: kinds.activity(name) in activities).times)
 
 
 def _events_at(moments: IntArray, at: IntArray) -> FloatArray:
