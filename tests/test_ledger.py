@@ -223,7 +223,7 @@ def test_processes_that_write_at_once_lose_and_damage_nothing(file: Path, tmp_pa
     writers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
     for writer in writers:
         writer.stdin.close()
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
+    assert [writer.wait(600) for writer in writers] == [0, 0, 0, 0]
     found = ledger.read()
     assert (len(found.entries), found.skipped) == (4 * 200 * 2, 0)
     pairs = [(one.rule, other.rule) for one, other in zip(found.entries[::2], found.entries[1::2], strict=True)]

@@ -59,6 +59,10 @@ class Opened:
         low, high = self.page.evaluate("document.getElementById('lanes').layout.xaxis.range")
         return low, high
 
+    def is_steered(self) -> bool:
+        """Whether keys go to the timeline."""
+        return bool(self.page.evaluate("document.activeElement.id === 'lanes'"))
+
     def marks(self) -> int:
         count: int = self.page.evaluate("document.getElementById('lanes').data.reduce((n, one) => n + one.x.length, 0)")
         return count

@@ -84,7 +84,7 @@ def test_clicking_a_finding_takes_the_timeline_to_its_places(opened: Opened) -> 
     assert "place " in opened.text("#spot span")
     lanes = opened.page.evaluate("document.getElementById('lanes').layout.yaxis.ticktext")
     assert [lane for lane in lanes if "▸" in lane] == ["<b>▸ main thread: ops</b>"]
-    assert opened.page.evaluate("document.activeElement.id") == "lanes"
+    opened.until(opened.is_steered)
     assert opened.page.locator("#lanes").bounding_box()["y"] < 900  # type: ignore[index]
 
 
@@ -114,8 +114,7 @@ def test_intervals_of_fixes_that_were_tried_are_drawn(open_page: Open, tmp_path:
     opened = open_page(found)
     section = opened.page.locator("#tried")
     section.scroll_into_view_if_needed()
-    section.locator(".main-svg").first.wait_for()
-    assert section.locator("path.xerror").count() == 3  # The prediction of one of them is not known.
+    opened.until(lambda: section.locator("path.xerror").count() == 3)  # The prediction of one of them is not known.
     assert "2. unfused_optimizer" in (section.locator(".annotation").nth(2).text_content() or "")
 
 
@@ -155,23 +154,19 @@ def test_nothing_is_wider_than_the_screen(open_page: Open, usual: str, width: in
 def test_figures_are_readable_in_both_themes(open_page: Open, usual: str, scheme: str) -> None:
     opened = open_page(usual, color_scheme=scheme)
 
-    def brightness() -> tuple[int, int]:
-        """Of the text in the timeline, and of the page behind it."""
+    def darker() -> int:
+        """By how much the text in the timeline is darker than the page behind it."""
         colours = opened.page.evaluate(
             "[getComputedStyle(document.querySelector('#lanes .xtick text')).fill,"
             " getComputedStyle(document.body).backgroundColor]"
         )
         text, back = (sum(map(int, colour[4:-1].split(", "))) for colour in colours)
-        return text, back
+        return back - text
 
-    text, back = brightness()
-    assert (text < back) == (scheme == "light")
-    assert abs(text - back) > 380
+    sign = 1 if scheme == "light" else -1
+    assert sign * darker() > 380
     opened.page.locator("#theme").click()
-    opened.page.wait_for_timeout(200)
-    text, back = brightness()
-    assert (text < back) == (scheme == "dark")
-    assert abs(text - back) > 380
+    opened.until(lambda: -sign * darker() > 380)
 
 
 def test_names_from_a_trace_are_text_everywhere(open_page: Open, tmp_path: Path) -> None:
@@ -187,8 +182,8 @@ def test_names_from_a_trace_are_text_everywhere(open_page: Open, tmp_path: Path)
     shown = opened.page.evaluate("document.getElementById('lanes').data.flatMap(one => one.hovertext).join(' ')")
     assert "&lt;img src" in shown
     assert "<img" not in shown
-    drawn = opened.page.evaluate("[...document.querySelectorAll('#lanes text')].map(one => one.textContent).join(' ')")
-    assert "<img src" in drawn
+    drawn = "[...document.querySelectorAll('#lanes text')].map(one => one.textContent).join(' ')"
+    opened.until(lambda: "<img src" in opened.page.evaluate(drawn))
 
 
 def test_a_name_is_found_as_it_is_written(open_page: Open, tmp_path: Path) -> None:
@@ -216,8 +211,8 @@ def test_figures_keep_their_height_whatever_the_window_does(opened: Opened) -> N
     for width in (390, 1280):
         opened.page.set_viewport_size({"width": width, "height": 900})
         opened.page.wait_for_timeout(500)
-        assert heights() == before
-        assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+        opened.until(lambda width=width: opened.page.evaluate("document.documentElement.scrollWidth") == width)
+        opened.until(lambda: heights() == before)
 
 
 def test_lanes_have_short_names_while_the_window_is_narrow(opened: Opened) -> None:
@@ -249,7 +244,7 @@ def test_dragging_past_the_end_stops_there(opened: Opened) -> None:
         opened.page.mouse.move(box["x"] + 900, box["y"] + 20, steps=5)
         opened.page.mouse.up()
         opened.page.wait_for_timeout(200)
-    assert opened.range_ms() == pytest.approx((0, (whole[1] - whole[0]) / 2))
+    opened.until(lambda: opened.range_ms() == pytest.approx((0, (whole[1] - whole[0]) / 2)))
 
 
 def test_keys_work_wherever_one_has_clicked_in_the_timeline(opened: Opened) -> None:
@@ -257,6 +252,7 @@ def test_keys_work_wherever_one_has_clicked_in_the_timeline(opened: Opened) -> N
     opened.page.locator("#lanes").scroll_into_view_if_needed()
     box = opened.page.locator("#lanes .nsewdrag").first.bounding_box()
     opened.page.mouse.click(box["x"] + 5, box["y"] + box["height"] - 3)
+    opened.until(opened.is_steered)
     opened.moved_by(lambda: opened.page.keyboard.press("+"))
     first = opened.moved_by(opened.page.locator(".card .show").first.click)
     second = opened.moved_by(opened.page.locator("#spot [data-move=next]").click)
@@ -266,6 +262,7 @@ def test_keys_work_wherever_one_has_clicked_in_the_timeline(opened: Opened) -> N
     opened.page.locator("#spot [data-move=clear]").click()
     opened.until(lambda: not opened.page.locator("#spot").is_visible())
     opened.moved_by(opened.page.locator(".card .show").first.click)
+    opened.until(opened.is_steered)
     opened.page.keyboard.press("Escape")
     opened.until(lambda: opened.page.locator(".card.current").count() == 0)
     opened.moved_by(lambda: opened.page.keyboard.press("0"))
@@ -320,7 +317,8 @@ def test_it_prints(opened: Opened, tmp_path: Path) -> None:
     assert not opened.page.locator("nav").is_visible()
     assert opened.page.locator("details.table:not([open])").count() == 0
     drawn = opened.page.locator("svg.main-svg")
-    assert max(drawn.evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")) <= 660
+    widths = "all => all.map(one => one.getBoundingClientRect().width)"
+    opened.until(lambda: max(drawn.evaluate_all(widths)) <= 660)
     opened.page.emulate_media(media="screen")
     opened.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert opened.page.evaluate("document.documentElement.dataset.theme") is None

@@ -83,7 +83,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "diagnose", "profile", *map(str, words)]
 
 
-def profile(folder: Path, *words: object, text: str = "", timeout: float = 120) -> Done:
+def profile(folder: Path, *words: object, text: str = "", timeout: float = 600) -> Done:
     """`diagnose profile -o OUT --no-analyze WORDS`, run in the folder. Once more where Nsight Systems itself broke.
 
     TEXT is written to train.py before.
@@ -101,7 +101,7 @@ def profile(folder: Path, *words: object, text: str = "", timeout: float = 120) 
 
 def plain(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *map(str, words)], capture_output=True, text=True, cwd=folder, env=environment(), timeout=120
+        [sys.executable, *map(str, words)], capture_output=True, text=True, cwd=folder, env=environment(), timeout=600
     )
 
 
@@ -114,7 +114,7 @@ def started(folder: Path, *words: object, **variables: object) -> subprocess.Pop
     )
 
 
-def wait_for(true: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(true: Callable[[], object], seconds: float = 600) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until

@@ -1,5 +1,6 @@
 """Where epochs begin and how long they take, by a clock that the test sets."""
 
+import math
 import time
 from collections import deque
 from pathlib import Path
@@ -195,7 +196,7 @@ if __name__ == "__main__":
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     loader, evaluated = batches(9, **MORE), batches(3)
-    for _ in range(30):
+    for _ in range(60):
         for (x,) in loader:
             model(x).sum().backward()
             optimizer.step()
@@ -217,5 +218,6 @@ def test_epochs_of_a_recorded_training(tmp_path: Path, more: str) -> None:
     assert found.began == tuple(range(0, 9 * len(found.began), 9))
     assert (found.steps, found.timed % 9) == (9, 0)
     assert 0 < found.between_ns + found.starting_ns < found.first_step_ns < 9 * found.step_ns
-    assert rank.cycle in (1, 9)
+    # In whole cycles: of epochs, or of long steps that a busy machine seems to have.
+    assert len(rank.timing.wall_ns) == rank.cycle * math.ceil(5 / rank.cycle) + 1
     assert found.place(rank.timing.first_step) == rank.timing.first_step % 9

@@ -23,7 +23,7 @@ from diagnose.capture.agent.loaders import LoaderWatch
 from diagnose.capture.agent.loaders_measured import Fetch, Loader, Request, RunQueue, WorkerFile
 from diagnose.capture.agent.plan import WORK
 from diagnose.trace import manifest
-from tests.capture.scripts import environment
+from tests.capture.scripts import environment, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -136,8 +136,8 @@ def test_a_loader_in_process(install: Install) -> None:
         list(loader)
     found = only(watch)
     assert len(asked) == 8  # Three batches and the end, twice.
-    assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
-    assert found.items_ns < found.fetch_ns
+    assert found.fetch_ns >= found.collate_ns >= 20_000_000
+    assert found.items_ns < found.fetch_ns < 1.5 * found.wait_ns  # Of four batches, and of these and two more.
     wanted = {"dataset": "Squares", "dataset_length": 10, "batch_size": 4, "in_order": True, "sampler": "RandomSampler"}
     wanted |= {"collate": "slow_collate", "asked": 6, "asked_timed": 0, "tensors": 0, "batch_bytes": 0}
     wanted |= {"batches": 4, "sampled": 2, "objects": 5}  # Two of six are sampled; a list of four numbers.
@@ -189,7 +189,8 @@ def test_batches_that_are_never_ready(install: Install) -> None:
     """The worker may make one only once the training is waiting for it."""
     permits = torch.multiprocessing.get_context("fork").Semaphore(0)
     watch = install()
-    loader = data.DataLoader(Permitted(3, permits), num_workers=1, multiprocessing_context="fork")
+    # With a timeout of its own torch asks once for each batch, and not again every 5 s.
+    loader = data.DataLoader(Permitted(3, permits), num_workers=1, timeout=600, multiprocessing_context="fork")
     batches = iter(loader)
     get = batches._data_queue.get
 
@@ -435,7 +436,7 @@ class Reading(Squares):
     """Of each item most time goes into one line."""
 
     def __getitem__(self, index: int) -> int:
-        until = time.thread_time_ns() + 5_000_000
+        until = time.thread_time_ns() + 500_000
         while time.thread_time_ns() < until:
             pass
         time.sleep(0.1)
@@ -505,7 +506,7 @@ def test_what_handing_over_would_take_is_measured_in_process(install: Install) -
     assert (only(watch).sending_ns or 0) > 0
     many, few = (handing(tensors, 10, 4_000)["handed_ns"] for tensors in (512, 1))
     assert many > few  # type: ignore[operator]
-    assert set(threading.enumerate()) <= before
+    wait_for(lambda: set(threading.enumerate()) <= before)
 
 
 def test_without_proc_time_waiting_for_a_core_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

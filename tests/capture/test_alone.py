@@ -35,8 +35,8 @@ sys.exit(7)
 """
 SWITCH = "patch:gc.freeze(every=500)"  # Changes no number, as another number of threads does.
 PLANS = {
-    "profile": (60, Plan(warmup=2, steps=2, keep_running=True)),
-    "nsys": (60, Plan(warmup=2, steps=2, keep_running=True, tracer="nsys")),
+    "profile": (100, Plan(warmup=2, steps=2, keep_running=True)),
+    "nsys": (100, Plan(warmup=2, steps=2, keep_running=True, tracer="nsys")),
     "screen": (200, Plan(warmup=2, timed=3, screen_s=5.0, switches=(SWITCH,), keep_running=True)),
     "watch": (60, Plan(warmup=2, watch=True)),
 }

@@ -78,7 +78,7 @@ def node(number: int, port: int, ranks: int = 2) -> list[str]:
     return launcher(*where, "--master-port", port, "train.py")
 
 
-def ended(*children: subprocess.Popen[str], timeout: float = 120) -> Ended:
+def ended(*children: subprocess.Popen[str], timeout: float = 600) -> Ended:
     said = [child.communicate(timeout=timeout)[1] for child in children]
     return Ended([child.returncode for child in children], said)
 
@@ -267,8 +267,10 @@ def test_a_rank_that_hangs_before_the_recording_holds_nobody_up(tmp_path: Path) 
 
 
 def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_path: Path) -> None:
-    """With it goes the store, so that the others cannot agree any more: they train on to their own end."""
-    script(tmp_path, APART + "    if rank == 0 and i == 5: os.kill(os.getpid(), 9)\n")
+    """With it goes the store, so that the others, once they have begun, cannot agree: they train on to their end."""
+    wait = "    while i == 5 and rank == 0 and not (os.path.exists('1') and os.path.exists('2')): time.sleep(0.01)\n"
+    kill = "    if i == 5 and rank == 0: os.kill(os.getpid(), 9)\n"
+    script(tmp_path, APART + "    open(str(rank), 'w').close()\n" + wait + kill)
     whole = recorded(tmp_path, Plan(steps=2), sys.executable, "-c", STARTED, "train.py", "100", "-1")
     assert [(rank.rank, rank.ended) for rank in whole.ranks] == [(0, None), (1, "recorded"), (2, "recorded")]
     assert [rank.steps_made for rank in whole.ranks[1:]] != [None, None]
@@ -328,11 +330,11 @@ AHEAD = """
 int clock_gettime(clockid_t id, struct timespec *now) {
   int (*real)(clockid_t, struct timespec *) = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
   int done = real(id, now);
-  if (id == CLOCK_REALTIME) now->tv_sec += 3;
+  if (id == CLOCK_REALTIME) now->tv_sec += 30;
   return done;
 }
 """
-"""A machine whose clock is 3 s ahead."""
+"""A machine whose clock is 30 s ahead."""
 
 
 @pytest.fixture
@@ -349,7 +351,7 @@ def ahead(tmp_path: Path) -> Path:
 
 
 def test_machines_are_told_apart_and_their_clocks_aligned(tmp_path: Path, free_port: int, ahead: Path) -> None:
-    """Both are called alike, as virtual machines may be; one has a clock that is 3 s ahead."""
+    """Both are called alike, as virtual machines may be; one has a clock that is 30 s ahead."""
     script(tmp_path, DDP)
     children = []
     for number in (0, 1):
@@ -365,10 +367,10 @@ def test_machines_are_told_apart_and_their_clocks_aligned(tmp_path: Path, free_p
     assert None not in (first.machine, second.machine)
     assert first.machine != second.machine
     begins = [first_step_us(tmp_path / "out" / f"rank{rank}.trace.json.gz") for rank in (0, 1)]
-    assert begins[1] - begins[0] > 2_000_000
+    assert begins[1] - begins[0] > 20_000_000
     job = diagnose.analyze(tmp_path / "out").job
     assert job.clocks == 2
-    assert all(one.wait_ns + one.transfer_ns < 1_000_000_000 for one in job.ranks)
+    assert all(one.wait_ns + one.transfer_ns < 10_000_000_000 for one in job.ranks)
 
 
 def first_step_us(trace: Path) -> float:

@@ -46,7 +46,7 @@ import sys, torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 class Data(torch.utils.data.Dataset):
-    def __len__(self): return 2000
+    def __len__(self): return 4000
     def __getitem__(self, index):
         tokens = torch.arange(index % 50, index % 50 + 16)
         return {"input_ids": tokens, "labels": tokens}

@@ -3,7 +3,6 @@ completes it, and how long that waits for what others leave."""
 
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from diagnose.capture import folders, manifests
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK, Part, Plan
 from diagnose.trace.manifest import Manifest
-from tests.capture.scripts import manifest_of
+from tests.capture.scripts import manifest_of, wait_for
 
 
 @pytest.fixture
@@ -189,7 +188,7 @@ def test_what_comes_late_is_waited_for(parts: list[Part]) -> None:
     said: list[str] = []
 
     def come() -> None:
-        time.sleep(2.0)
+        wait_for(lambda: said)
         says(other, 1)
         manifests.leave(other)
 

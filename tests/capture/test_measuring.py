@@ -136,7 +136,7 @@ def test_on_another_processor_nothing_is_measured(tmp_path: Path) -> None:
 def test_what_was_measured_before_a_hang_or_a_death_is_kept(tmp_path: Path, last: str, why: str) -> None:
     progress = list[tuple[int, int]]()
     found = measure(
-        *([(MM, ["fp32", "bf16"])], CPU, 1.0),
+        *([(MM, ["fp32", "bf16"])], CPU, 3.0),
         progress=lambda done, total: progress.append((done, total)),
         python=said(tmp_path, READY, DONE, last),
     )

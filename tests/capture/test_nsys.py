@@ -1,12 +1,12 @@
 """`diagnose profile --tracer nsys`: with a real Nsight Systems where there is one, on a machine without a GPU."""
 
 import fcntl
+import math
 import os
 import shutil
 import signal
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,7 +64,9 @@ def test_a_run_is_recorded_and_compared_to_the_last_nanosecond(tmp_path: Path, m
     ]
     assert done.manifest.complete
     assert (done.rank.trace, done.rank.detail, done.rank.ended) == ("rank0.trace.sqlite", None, "recorded")
-    assert len(done.rank.timing.wall_ns) == 5
+    # One more than asked for, in whole cycles: steps of a busy machine may seem to have one.
+    count = done.rank.cycle * math.ceil(4 / done.rank.cycle) + 1
+    assert len(done.rank.timing.wall_ns) == count
     # A step of its own lies between them, without any profiler.
     assert done.rank.timing.first_step > done.rank.unprofiled.first_step + len(done.rank.unprofiled.wall_ns)
     assert "are for Nsight Systems and contain the environment of all processes here\n" in done.stderr
@@ -73,21 +75,21 @@ def test_a_run_is_recorded_and_compared_to_the_last_nanosecond(tmp_path: Path, m
     (files,) = recording.find([done.folder]).ranks
     rank = recording.read(files)
     numbers = [step.number for step in rank.steps]
-    assert numbers == list(range(done.rank.timing.first_step, done.rank.timing.first_step + 5))
+    assert numbers == list(range(done.rank.timing.first_step, done.rank.timing.first_step + count))
     assert min(step.end_ns - step.start_ns for step in rank.steps) >= 4_000_000  # Each sleeps that long.
     asleep = rank.spans[(rank.spans["kind"] == "system") & (rank.spans["name"] == "clock_nanosleep")]
     assert (asleep["dur_ns"] >= 4_000_000).sum() >= 4
     assert nvtx.CAPTURE not in set(rank.spans["name"])
 
     (tmp_path / "after").mkdir()
-    script(tmp_path / "after", SLOW.replace("0.004", "0.024"))
+    script(tmp_path / "after", SLOW.replace("0.004", "0.104"))
     assert profile(tmp_path / "after", "--tracer", "nsys", "--steps", 4, "train.py", 100_000).code == 0
     found = diagnose.compare(tmp_path / "out", tmp_path / "after" / "out")
     assert sum(part.ns for part in found.parts) == found.after_ns - found.before_ns
     assert (found.verdict, found.incomparable) == ("slower", ())
-    # Each step of the second sleeps 20 ms longer.
+    # Each step of the second sleeps 100 ms longer.
     waited = sum(part.ns for part in found.parts if part.of in ("blocked", "python"))
-    assert waited == pytest.approx(20e6, rel=0.25)
+    assert waited == pytest.approx(100e6, rel=0.5)
 
 
 LIKE_EMIT_NVTX = """
@@ -128,8 +130,9 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
         *("rank0.trace.sqlite", "rank0.values.json.gz", "trace.nsys-rep"),
     ]
     assert len(done.rank.attribution.wall_ns) == 3
+    count = done.rank.cycle * math.ceil(4 / done.rank.cycle) + 1  # As above.
     for timed in (done.rank.device_timing, done.rank.timing):
-        assert len(timed.wall_ns) == 5 + (timed.settling or 0)  # It goes on while its recorder becomes faster.
+        assert len(timed.wall_ns) == count + (timed.settling or 0)  # It goes on while its recorder becomes faster.
     without = ranks.read(done.folder / "rank0.device.sqlite")
     assert (len(without.ops), len(without.steps)) == (0, len(done.rank.device_timing.wall_ns))
     (files,) = recording.find([done.folder]).ranks
@@ -145,8 +148,8 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     sites = sites_of(facts, rank.ops.index.to_numpy()[names == "aten::addmm"])
     assert {site.function for site in sites if site} == {"step"}
     asleep = np.flatnonzero((rank.spans["name"] == "clock_nanosleep") & (rank.spans["dur_ns"] >= 4_000_000))
-    # How many of them a sample met is a matter of what else the machine does.
-    assert {site.function for site in sites_of(facts, asleep) if site} == {"wait"}
+    # How many of them a sample met, if any, is a matter of what else the machine does.
+    assert {site.function for site in sites_of(facts, asleep) if site} <= {"wait"}
 
 
 @pytest.mark.exhaustive
@@ -197,13 +200,14 @@ def test_a_run_that_ends_too_early_and_one_that_fails(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("real")
 def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
-    script(tmp_path, SLOW)
+    script(tmp_path, SLOW.replace("    step()\n", "    step()\n    open('at', 'a').write('.')\n"))
     words = command("-o", tmp_path / "out", "--no-analyze", "--tracer", "nsys", "--steps", 1000, "train.py", 100_000)
     child = started(tmp_path, *words)
     opened = f"*/{agent.OPENED}timing.post"
     wait_for(lambda: child.poll() is not None or list((tmp_path / "out" / WORK).glob(opened)), 600)
     assert child.poll() is None
-    time.sleep(0.5)
+    made = (tmp_path / "at").stat().st_size
+    wait_for(lambda: (tmp_path / "at").stat().st_size > made + 10)
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=600)
     assert child.returncode == 130, stderr

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.capture.scripts import environment
@@ -75,8 +75,14 @@ class Screen:
             assert kind == "m", kind
 
 
-def on_a_terminal(words: Sequence[object], folder: Path, lines: int = LINES, **variables: str) -> tuple[int, str]:
-    """How a command ends that has a terminal of its own, and all that is written there."""
+def on_a_terminal(
+    words: Sequence[object],
+    folder: Path,
+    lines: int = LINES,
+    told: Callable[[bytes], None] = lambda content: None,
+    **variables: str,
+) -> tuple[int, str]:
+    """How a command ends that has a terminal of its own, and all that is written there. `told`: of that, meanwhile."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", lines, COLUMNS, 0, 0))
     process = subprocess.Popen(
@@ -93,6 +99,7 @@ def on_a_terminal(words: Sequence[object], folder: Path, lines: int = LINES, **v
     while True:
         try:
             content += os.read(ours, 65536)
+            told(content)
         except OSError:  # EIO: the command has ended.
             break
     os.close(ours)

@@ -19,7 +19,7 @@ from diagnose.contracts.trials import Report
 from diagnose.reports import trials
 from diagnose.trace.manifest import Manifest
 from diagnose.trials.selection import CannotTry
-from tests.capture.scripts import plain, profile, script, started
+from tests.capture.scripts import plain, profile, script, started, wait_for
 from tests.cli.invoking import refused, run
 
 pytestmark = pytest.mark.slow
@@ -248,13 +248,13 @@ def test_an_interrupt_leaves_no_process_and_prints_what_was_measured(recorded: P
     child = started(recorded, sys.executable, "-m", "diagnose", "try", "out", "--fix", 1, "--yes", "--pairs", 3)
     while after not in (line := child.stderr.readline()):
         assert line
-    time.sleep(2)
+    time.sleep(1)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=600)
     assert child.returncode == 130
     assert "Interrupted." in err
     assert ("Baseline step time: " in out) is (after == "pair 3")
-    assert of_session(child.pid) == []
+    wait_for(lambda: of_session(child.pid) == [])
     assert not list((recorded / "out").glob(".trial*"))
 
 

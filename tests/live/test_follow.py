@@ -41,6 +41,7 @@ class Kept:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "LOOK_S", 0.01)
+    monkeypatch.setattr(follow, "PATIENCE_S", 600)
 
 
 def test_all_ranks_are_told_when_one_of_their_logs_has_grown(tmp_path: Path) -> None:

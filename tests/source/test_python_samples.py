@@ -8,6 +8,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -214,13 +215,13 @@ def op(name, work):
     nvtx.nvtxRangePop()
 
 def wait():
-    time.sleep(0.006)
+    time.sleep(0.02)
 
 def forward():
-    op("aten::mm", lambda: time.sleep(0.006))
+    op("aten::mm", lambda: time.sleep(0.02))
     wait()
     op("aten::relu",
-       lambda: time.sleep(0.006))
+       lambda: time.sleep(0.02))
 
 for number in range(10):
     nvtx.nvtxRangePushA(f"ProfilerStep#{number}".encode())
@@ -243,18 +244,14 @@ def test_lines_that_a_real_nsys_samples(tmp_path: Path, monkeypatch: pytest.Monk
     )
     rank = ranks.read(nsight.exported(tmp_path / "run.nsys-rep"))
     source = REAL.splitlines()
-    pauses, calls = set(), {}
+    seen = Counter[tuple[str, str]]()
     for start, dur, name in zip(rank.lines["start_ns"], rank.lines["dur_ns"], rank.lines["name"], strict=True):
-        if dur < 6_000_000:
-            continue
         within = rank.spans[(rank.spans["start_ns"] == start) & (rank.spans["kind"] == "op")]["name"].tolist()
-        if within:
-            calls.setdefault(within[0], set()).add(str(name))
-        else:
-            pauses.add(str(name))
-    sleeps = [k for k, text in enumerate(source, 1) if "sleep(0.006)" in text]
-    assert pauses == {f"train.py({sleeps[0]}): wait"}
-    assert calls == {
-        "aten::mm": {f"train.py({sleeps[1]}): <lambda>"},
-        "aten::relu": {f"train.py({sleeps[2]}): <lambda>"},
+        seen[(within or ["wait"])[0], str(name)] += dur > 6_000_000
+    sleeps = [k for k, text in enumerate(source, 1) if "sleep(0.02)" in text]
+    # Of ten times each: what else stands still by chance does not do so in most.
+    assert {one for one, count in seen.items() if count > 5} == {
+        ("wait", f"train.py({sleeps[0]}): wait"),
+        ("aten::mm", f"train.py({sleeps[1]}): <lambda>"),
+        ("aten::relu", f"train.py({sleeps[2]}): <lambda>"),
     }

@@ -90,7 +90,7 @@ def trial(found: Screen, number: int = 0, why: str = "") -> Trial:
 def test_what_gains_is_kept_and_nothing_is_void(tmp_path: Path) -> None:
     """A collection by hand takes ten times the rest of the step."""
     text = small(after="gc.collect()").replace("import sys", "import gc")
-    found = screened(tmp_path, text, "wrap:channels_last", "patch:torch.cuda.synchronize", SELDOM, FUSED, seconds=30)
+    found = screened(tmp_path, text, "wrap:channels_last", "patch:torch.cuda.synchronize", SELDOM, FUSED, seconds=45)
     assert (found.failed, found.interrupted) == (None, False)
     layout, waiting, seldom, fused = found.screened
     assert seldom.kept
@@ -129,7 +129,7 @@ def test_what_harms_is_not_kept(tmp_path: Path) -> None:
     """Each step casts all weights, for one row."""
     text = small().replace("Linear(16, 16) for _ in range(60)", "Linear(512, 512) for _ in range(6)")
     text = text.replace("torch.randn(8, 16)", "torch.randn(1, 512)").replace("optim.AdamW", "optim.SGD")
-    found = screened(tmp_path, text, BFLOAT16, seconds=15)
+    found = screened(tmp_path, text, BFLOAT16, seconds=30)
     (autocast,) = found.screened
     told = trial_of(candidate(BFLOAT16, 1, Safety.PRECISION), autocast, found.screened, {})
     assert (autocast.kept, told.verdict in ("slower", "inconclusive")) == (False, True)
@@ -184,14 +184,15 @@ def test_a_training_stays_what_it_is_to_the_bit(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_script_that_ends_early_leaves_what_was_measured(tmp_path: Path) -> None:
-    """When its optimizer is turned for the fourth time, which is within the first four pairs of blocks."""
-    turned = (
-        "turns.append(optimizer.param_groups[0]['fused'])\n    if sum(a != b for a, b in pairwise(turns)) > 3: break"
-    )
+    """When its optimizer is turned for the ninth time: the first pair of blocks, each made thrice, takes seven.
+    Or in the first step with the next switch, where enough is known before.
+    """
+    turned = "turns.append(optimizer.param_groups[0]['fused'])\n    over = sum(a != b for a, b in pairwise(turns)) > 8"
+    turned += "\n    if over or loss.dtype == torch.bfloat16: break"
     text = small(after=turned).replace("import sys", "from itertools import pairwise; turns = []")
     found = screened(tmp_path, text, FUSED, BFLOAT16)
     assert found.ended_after_s > 0
-    assert 1 <= len(found.screened[0].alone) <= 4
+    assert 1 <= len(found.screened[0].alone) <= 9
     assert not found.screened[1].ended
 
 
