@@ -50,9 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What reads recorded traces is slow: these are large, and many."""
+    """What reads recorded traces is slow: these are large, and many. So is what is exhaustive."""
     for item in items:
-        if "corpus" in getattr(item, "fixturenames", ()):
+        if "corpus" in getattr(item, "fixturenames", ()) or item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -8,4 +8,5 @@ import pytest
 
 def some_of(every: Iterable[object], kept: Collection[object]) -> list[Any]:
     """Parameters of a test, those that are not kept marked as exhaustive."""
-    return [one if one in kept else pytest.param(one, marks=pytest.mark.exhaustive) for one in every]
+    cases = [(one, one if isinstance(one, tuple) else (one,)) for one in every]
+    return [one if one in kept else pytest.param(*values, marks=pytest.mark.exhaustive) for one, values in cases]

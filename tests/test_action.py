@@ -131,7 +131,6 @@ def run(checkout: Path, workspace: Path, path: str, **inputs: str) -> Ran:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_recording_is_analyzed_and_over_the_limit_the_job_fails(checkout: Path, workspace: Path, path: str) -> None:
     """Without torch, which reading traces does not need."""
     shutil.copytree(SAMPLE, workspace / "runs" / "a")
@@ -153,7 +152,6 @@ def test_a_recording_is_analyzed_and_over_the_limit_the_job_fails(checkout: Path
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_what_cannot_be_analyzed_fails_the_job(checkout: Path, workspace: Path, path: str) -> None:
     nothing = run(checkout, workspace, path)
     assert nothing.code == 2
@@ -167,7 +165,6 @@ def test_what_cannot_be_analyzed_fails_the_job(checkout: Path, workspace: Path, 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, workspace: Path, path: str) -> None:
     """As often as asked, and all recordings are compared. The action installs torch. The script's words reach it whole,
     and nothing in them is run.
@@ -197,7 +194,6 @@ def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_with_a_baseline_the_comparison_decides(checkout: Path, workspace: Path, path: str) -> None:
     """A single recording is not known to be slower than itself, whatever its findings are; barriers are slower."""
     for name in ("a", "b"):
@@ -216,7 +212,6 @@ def test_with_a_baseline_the_comparison_decides(checkout: Path, workspace: Path,
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_the_job_of_gitlab(checkout: Path, workspace: Path, path: str) -> None:
     """Its lines, one bash for all, as GitLab's runner does; its variables, of which the project sets some."""
     assert TORCH is not None

@@ -527,7 +527,6 @@ def test_a_script_that_fails_is_told_with_its_output(tmp_path: Path) -> None:
     assert "none.py does not exist" in text_of(unknown)
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
     script(tmp_path, LOADER)

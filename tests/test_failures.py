@@ -151,7 +151,6 @@ def test_a_report_comes_without_any_of_its_parts(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_page_comes_without_any_of_its_parts(sound: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in parts_of(sound, "html"):
         assert text, name
@@ -175,7 +174,6 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.usefixtures("read_once")
 def test_an_analysis_comes_without_any_fact() -> None:
     """Each in turn, of those that this analysis asks for."""

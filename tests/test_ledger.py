@@ -406,7 +406,6 @@ def test_a_ledger_that_cannot_be_read_is_said(file: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_trial_is_remembered(file: Path, tmp_path: Path) -> None:
     assert profile(tmp_path, script(tmp_path, LOADER).name).code == 0
     words = ["try", "out", "--fix", "dataloader_starvation", "--pairs", "2", "--yes", "--json", "trials.json"]

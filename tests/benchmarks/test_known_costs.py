@@ -23,6 +23,7 @@ def test_what_is_known_is_what_fits_the_rates() -> None:
     assert known_costs.encoded(known_costs.known_of(None)) == KNOWN.read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_what_is_known_and_published_is_what_recordings_tell(corpus: Path) -> None:
     ops = known_costs.read(corpus)
     assert known_costs.encoded(known_costs.known_of([op for op, _ in ops])) == KNOWN.read_bytes()

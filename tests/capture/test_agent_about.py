@@ -332,6 +332,7 @@ def test_ddp(tmp_path: Path) -> None:
     assert failures == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 def test_fsdp(tmp_path: Path) -> None:
     found, failures = json.loads(run(tmp_path, ALONE + FSDP))

@@ -12,6 +12,7 @@ from diagnose.capture.agent.clocks import Cycle, cycle, whole_epoch
 from diagnose.capture.agent.steps import Epochs
 from diagnose.trace import manifest
 from tests.capture import scripts
+from tests.exhaustive import some_of
 
 
 class Run:
@@ -206,15 +207,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", ["{}", "{'num_workers': 1}", "{'num_workers': 1, 'persistent_workers': True}"])
-def test_epochs_of_a_recorded_training(tmp_path: Path, more: str) -> None:
+@pytest.mark.parametrize(("workers", "kept"), some_of([(0, False), (1, False), (1, True)], [(1, True)]))
+def test_epochs_of_a_recorded_training(tmp_path: Path, workers: int, kept: bool) -> None:
     """An epoch has nine steps, whatever evaluation takes, also where workers are kept."""
     pytest.importorskip("torch")
-    scripts.script(tmp_path, SCRIPT.replace("MORE", more))
+    scripts.script(tmp_path, SCRIPT.replace("MORE", str({"num_workers": workers, "persistent_workers": kept})))
     done = scripts.profile(tmp_path, "--no-analyze", "train.py")
     assert done.code == 0, done
-    rank = done.rank
-    found = rank.epochs
+    rank, found = done.rank, done.rank.epochs
     assert found.began == tuple(range(0, 9 * len(found.began), 9))
     assert (found.steps, found.timed % 9) == (9, 0)
     assert 0 < found.between_ns + found.starting_ns < found.first_step_ns < 9 * found.step_ns

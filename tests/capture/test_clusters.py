@@ -278,6 +278,7 @@ def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_pa
         assert rank.notes == ("Recording stopped: the other ranks are unreachable.",)
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
     """Its file's name is taken. Would it leave at once, the other would fail in its next all-reduce."""
     script(tmp_path, DDP.replace("for i in", "if rank == 1: os.mkdir('out/rank1.trace.json.gz')\nfor i in"))
@@ -350,6 +351,7 @@ def ahead(tmp_path: Path) -> Path:
     return library
 
 
+@pytest.mark.exhaustive
 def test_machines_are_told_apart_and_their_clocks_aligned(tmp_path: Path, free_port: int, ahead: Path) -> None:
     """Both are called alike, as virtual machines may be; one has a clock that is 30 s ahead."""
     script(tmp_path, DDP)

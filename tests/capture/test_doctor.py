@@ -269,7 +269,6 @@ def test_the_report(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_json_says_the_same(tmp_path: Path) -> None:
     done = run("doctor", "--json", cwd=tmp_path)

@@ -119,6 +119,7 @@ def test_a_trainer_is_recorded_as_it_is(tmp_path: Path, package: str) -> None:
     recorded(done)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("package", some_of(TRAINERS, {"lightning"}))
 def test_a_callback_records_from_inside_also_after_a_training_that_failed(tmp_path: Path, package: str) -> None:
     pytest.importorskip(package)

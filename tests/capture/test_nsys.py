@@ -121,6 +121,7 @@ for i in range(100_000):
 """What emit_nvtx would do, which a torch for the CPU does not have."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("real")
 def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     done = profile(tmp_path, "--tracer", "nsys", "--memory", "--steps", 4, "train.py", text=STEP + LIKE_EMIT_NVTX)

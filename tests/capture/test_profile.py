@@ -263,6 +263,7 @@ def test_an_interrupt_that_only_we_get_is_passed_on(tmp_path: Path) -> None:
     interrupted(tmp_path, child.returncode, stderr)
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_leaves_by_os_exit(tmp_path: Path) -> None:
     script(tmp_path, STEP + "while not os.path.exists('out/rank0.trace.json.gz'):\n    step()\nos._exit(5)\n")
     done = profile(tmp_path, "train.py")
@@ -280,6 +281,7 @@ def test_a_script_too_short(tmp_path: Path) -> None:
     assert done.rank.ended == "itself"
 
 
+@pytest.mark.exhaustive
 def test_an_exit_that_the_script_catches_comes_again(tmp_path: Path) -> None:
     script(
         tmp_path,
@@ -292,6 +294,7 @@ def test_an_exit_that_the_script_catches_comes_again(tmp_path: Path) -> None:
     assert done.manifest.complete
 
 
+@pytest.mark.exhaustive
 def test_the_script_s_own_profiler_goes_first(tmp_path: Path) -> None:
     count = "print(sum(one.count for one in own.key_averages() if one.key == 'Optimizer.step#SGD.step'))\n"
     loop = (
@@ -356,6 +359,7 @@ def test_all_ranks_of_a_launcher_are_recorded_in_the_same_steps_and_ended(tmp_pa
     assert left == ""
 
 
+@pytest.mark.exhaustive
 def test_scaled_gradients_a_schedule_and_several_optimizers(tmp_path: Path) -> None:
     """Gradients of two batches a step, scaled; the scheduler wraps the optimizer's step once more. The optimizer that
     steps most rarely makes the step.
@@ -388,6 +392,7 @@ def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) ->
     assert done.manifest.complete
 
 
+@pytest.mark.exhaustive
 def test_a_step_that_is_compiled_and_cannot_be_observed_is_said(tmp_path: Path) -> None:
     loop = 'compiled = torch.compile(lambda: optimizer.step(), backend="eager")\nfor i in range(20):\n    compiled()\n'
     done = profile(tmp_path, "train.py", text=STEP + loop)
@@ -397,6 +402,7 @@ def test_a_step_that_is_compiled_and_cannot_be_observed_is_said(tmp_path: Path) 
     )
 
 
+@pytest.mark.exhaustive
 def test_a_module_with_its_arguments(tmp_path: Path) -> None:
     package = tmp_path / "mine"
     package.mkdir()

@@ -162,7 +162,7 @@ def test_a_baseline_holds_no_command_and_no_environment_that_the_manifest_does_n
 CASE = Path(__file__).parents[2] / "sample_traces" / "planted" / "communication" / "ranks_meet_to_print"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_findings_that_are_new_are_written_as_sarif(tmp_path: Path) -> None:
     file = tmp_path / "new.sarif"
     sides = CASE / "strong_fixed", CASE / "strong"

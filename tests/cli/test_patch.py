@@ -85,7 +85,6 @@ def job(recorded: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_the_diff_applies_and_the_script_runs_as_patched(job: Path) -> None:
     done = patched(job, "out", "--fix", "garbage_collection", "--fix", "dataloader_starvation")
     assert done.returncode == 0, done.stderr
@@ -103,7 +102,6 @@ def test_the_diff_applies_and_the_script_runs_as_patched(job: Path) -> None:
     assert notes.endswith("The diff has 2 fixes in 1 file.\n")
 
 
-@pytest.mark.slow
 def test_the_recording_knows_its_files_and_a_changed_one_is_not_written(job: Path) -> None:
     (source,) = json.loads((job / "out" / "manifest.json").read_text())["sources"]
     assert (Path(source["file"]).name, source["script"]) == ("train.py", True)
@@ -120,7 +118,7 @@ def test_the_recording_knows_its_files_and_a_changed_one_is_not_written(job: Pat
     assert (job / "train.py").read_text() == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_is_written_is_the_diff(job: Path) -> None:
     done = patched(job, "out", "--fix", "dataloader_starvation", "--write", "--output", "fixes.diff", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -174,7 +172,6 @@ def test_a_planted_fault_is_fixed_as_its_switch_fixes_it(
     assert (tmp_path / "make.py").read_text() == text.replace(switch, good)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["launch/histograms_of_all_gradients", "launch/new_length_in_every_step"])
 def test_a_planted_case_trains_with_its_patch(tmp_path: Path, case: str) -> None:
     shutil.copy(CASES / case / "make.py", tmp_path)
@@ -195,6 +192,7 @@ def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_in_a_folder_of_a_checkout_names_start_at_its_top(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     here = tmp_path / "src"
@@ -208,6 +206,7 @@ def test_in_a_folder_of_a_checkout_names_start_at_its_top(tmp_path: Path) -> Non
         subprocess.run(["git", "apply", "--check", "-"], cwd=folder, input=done.stdout, check=True)
 
 
+@pytest.mark.exhaustive
 def test_a_trace_with_nothing_to_measure_is_inconclusive(tmp_path: Path) -> None:
     path = Drawing().span("unheard_of", "x", 0, 5).write(tmp_path / "trace.json")
     done = patched(tmp_path, path)
@@ -233,6 +232,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         assert done.stderr.count(b"\n") == 1
 
 
+@pytest.mark.exhaustive
 def test_what_was_kept_needs_trials(tmp_path: Path) -> None:
     case = CASES / "optimizer" / "optimizer_one_by_one" / "medium"
     done = patched(tmp_path, case, "--kept")

@@ -119,6 +119,7 @@ torch.distributed.destroy_process_group()
 )
 
 
+@pytest.mark.exhaustive
 def test_all_ranks_record_the_same_steps(tmp_path: Path) -> None:
     script(tmp_path, RANKS)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "train.py"]

@@ -161,7 +161,7 @@ def line_of_loader(text: str) -> int:
 @pytest.mark.parametrize(
     ("text", "losses_a_step"),
     [
-        pytest.param(LIGHTNING, 1, id="lightning"),
+        pytest.param(LIGHTNING, 1, id="lightning", marks=pytest.mark.exhaustive),
         pytest.param(TRAINER, 2, id="trainer", marks=pytest.mark.exhaustive),
         pytest.param(ACCELERATE, 2, id="accelerate", marks=pytest.mark.exhaustive),
     ],
@@ -202,6 +202,7 @@ def test_a_warm_up_that_the_user_names_holds_in_runs_as_well(tmp_path: Path) -> 
     assert min(trial["warmup_s"].values()) > 200 * 0.02
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_reads_its_input_cannot_be_tried(tmp_path: Path) -> None:
     """Recorded with input: `diagnose profile` leaves it to the script."""
     text = plain(first="assert sys.stdin.readline(), 'name a rate'")

@@ -190,6 +190,7 @@ def test_a_compiled_function_that_calls_the_model_stays_whole(tmp_path: Path) ->
     assert "compilation" in read(tmp_path / "out" / "rank0.watch").start
 
 
+@pytest.mark.exhaustive
 def test_a_script_of_three_steps(tmp_path: Path) -> None:
     done = watch(tmp_path, "train.py", text=STEP + "for _ in range(3):\n    step()\n")
     assert done.returncode == 0
@@ -281,7 +282,7 @@ while True:
 )
 
 
-@pytest.mark.parametrize("seed", some_of(map(str, range(100)), [*map(str, range(3))]))
+@pytest.mark.parametrize("seed", some_of(map(str, range(100)), ["0"]))
 def test_a_killed_run_loses_ten_seconds_at_most(tmp_path: Path, seed: str) -> None:
     script(tmp_path, ENDLESS)
     asked = [sys.executable, "-m", "diagnose", "watch", "-q", "-o", tmp_path / "out", "--no-analyze", "train.py"]

@@ -109,6 +109,7 @@ def test_a_training_is_scraped_and_written_for_tensorboard_while_it_runs(tmp_pat
     assert [told["step_seconds/mean"] for _, _, told in found] == pytest.approx(means)
 
 
+@pytest.mark.exhaustive
 def test_in_a_pipe_a_line_is_told_and_the_script_prints_what_it_prints(tmp_path: Path) -> None:
     with watching(tmp_path, "-q", "--no-analyze", "--live") as process:
         line_with(r"^diagnose: \d+ steps? in [\d.]+ s.*; resident memory \d+ MB$", process)
@@ -119,6 +120,7 @@ def test_in_a_pipe_a_line_is_told_and_the_script_prints_what_it_prints(tmp_path:
     assert (alone.returncode, alone.stdout) == (3, printed)
 
 
+@pytest.mark.exhaustive
 @needs_tensorboard
 def test_an_interrupt_ends_with_a_report_as_ever(tmp_path: Path) -> None:
     with watching(tmp_path, "--live", "--metrics", "0", "--tensorboard", "boards") as process:

@@ -215,7 +215,6 @@ def test_several_recordings_show_that_there_is_no_difference() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_two_precisions_on_an_h100_are_told_apart_by_one_recording_each(corpus: Path) -> None:
     """Measured by hand, GPT-2 takes 99.769 ms in TF32 and 88.487 ms in bf16: 11.3 % less."""
     diagnoses = [pipeline.diagnose([corpus / "h100" / name]) for name in ("gpt2_1_tf32", "gpt2_2_bf16")]
@@ -225,7 +224,6 @@ def test_two_precisions_on_an_h100_are_told_apart_by_one_recording_each(corpus: 
     assert low < 88.487 / 99.769 - 1 < high < low + 0.04
 
 
-@pytest.mark.slow
 def test_the_loading_that_no_workers_hide_is_told_by_four_steps_of_each(corpus: Path) -> None:
     """The steps take 115.1 to 121.1 ms, and 140.2 to 192.7 ms: of means of 117.1 and 157.6 ms 41.1 ms are loading."""
     traces = [corpus / "kineto" / "tensorboard" / f"resnet50_autograd_{count}_workers.json.gz" for count in (4, 0)]

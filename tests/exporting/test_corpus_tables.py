@@ -79,7 +79,6 @@ def adds_up(found: Comparison) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: Path(pair[0]).name)
 def test_the_parts_of_public_recordings_add_up(pair: tuple[str, str], corpus: Path) -> None:
     adds_up(diagnose.compare(*(corpus / side for side in pair)))

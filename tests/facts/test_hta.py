@@ -27,13 +27,13 @@ import diagnose
 from diagnose.facts.core.base import Missing
 from diagnose.trace.model import Rank, Run
 
-TRACES = (
+TRACES = [
     "kineto/hta/resnet_v100_5_steps.json.gz",
     "kineto/hta/nccl_a100_rank0_of_2.json.gz",
     "kineto/param/resnet.json.gz",
     "kineto/tracelens/mi300_resnet18.json.gz",
-    "kineto/param/dlrm_8_ranks",
-)
+    pytest.param("kineto/param/dlrm_8_ranks", marks=pytest.mark.exhaustive),
+]
 AS_READ = ("s_cat", "s_function", "pid", "tid", "stream", "correlation", "external_id")
 LINE = r"\(\d+\): "
 ORDER = ["s_cat", "s_function", "stream", "correlation", "external_id", "ts", "dur"]

@@ -144,7 +144,6 @@ RESTS_ON = {
 """Of the manifest: the finding there counts workers by the time to load a batch, and by cores and threads."""
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["manifest.json", "rank0.graph.json.gz", "rank0.values.json.gz"])
 @pytest.mark.parametrize("damage", [(None,), ({"no": ["such"]},), ()])

@@ -143,7 +143,6 @@ EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "unit"), [(LIST, b" "), (LIST, EVENT), (b'{"a": ', b"0"), (b'{"traceEvents": [{"name": "', b"x")]
 )

@@ -202,6 +202,7 @@ def test_a_step_with_fewer_or_more_passes_stays_right(tmp_path: Path) -> None:
     assert told(tmp_path) == (3 + 3 + 1 + 1 + 0 + 3 + 3 + 3 + 3, "True", pytest.approx(total, rel=1e-4))
 
 
+@pytest.mark.exhaustive
 def test_one_pass_a_step_has_nothing_to_leave_out(tmp_path: Path) -> None:
     with pytest.raises(Void, match="A step has one backward pass"):
         both(tmp_path, ranks("1"), NO_SYNC)
@@ -223,6 +224,7 @@ def test_options_and_hooks_of_ddp_and_barriers(tmp_path: Path) -> None:
         both(tmp_path, ranks("1", count=False), HOOK.replace("fp16", "bf16"))
 
 
+@pytest.mark.exhaustive
 def test_shards_are_kept_after_the_forward_pass(tmp_path: Path) -> None:
     changed = both(tmp_path, SHARDED, "patch:fully_shard(reshard_after_forward=False)")
     assert changed.injected == (
@@ -239,6 +241,7 @@ def test_two_runs_and_one_with_workers_have_the_same_losses(tmp_path: Path) -> N
     assert compared(first.losses, again.losses, changed.losses) == "same"
 
 
+@pytest.mark.exhaustive
 def test_losses_without_a_seed_are_not_deterministic(tmp_path: Path) -> None:
     text = steady(seed="time.time_ns()")
     first, again, changed = (arm(tmp_path, text, *fix) for fix in ([], [], ["patch:torch.optim(fused=True)"]))
@@ -290,6 +293,7 @@ def test_what_a_short_script_lets_time_is_kept(tmp_path: Path) -> None:
     assert 8 <= found.steps <= 90 - 3
 
 
+@pytest.mark.exhaustive
 def test_memory_and_times_are_those_of_the_training(tmp_path: Path) -> None:
     """Steps sleep for 2 ms; 400 MB are filled before the first."""
     small = arm(tmp_path, steady())
@@ -321,6 +325,7 @@ for number in range(100_000):
 """
 
 
+@pytest.mark.exhaustive
 def test_the_slowest_of_two_ranks_counts_and_all_inject_also_what_one_does(tmp_path: Path) -> None:
     saving = """
     if dist.get_rank() == 1:
@@ -338,6 +343,7 @@ def test_the_slowest_of_two_ranks_counts_and_all_inject_also_what_one_does(tmp_p
     assert str(tmp_path) not in left
 
 
+@pytest.mark.exhaustive
 def test_with_a_larger_batch_the_time_is_that_of_as_many_samples(tmp_path: Path) -> None:
     """Each sample takes 10 ms, and there are 8 of them, then 32, in a step: else it would be 320 ms or more."""
     text = """

@@ -113,6 +113,7 @@ def test_after_a_switch_that_ends_the_script_another_run_measures_the_rest(tmp_p
     assert told.baseline.arms == 0
 
 
+@pytest.mark.exhaustive
 def test_a_script_that_ends_is_started_again_and_its_blocks_are_pooled(tmp_path: Path) -> None:
     """Of 64 steps: to warm up, to time, and three pairs of blocks of five steps need more."""
     text = RAISES.replace("range(1_000_000)", "range(64)").replace("import torch", "import time, torch")
@@ -125,6 +126,7 @@ def test_a_script_that_ends_is_started_again_and_its_blocks_are_pooled(tmp_path:
     assert (fused.verdict, fused.measured_by) == ("keep", "blocks")
 
 
+@pytest.mark.exhaustive
 def test_a_script_too_short_for_blocks_is_timed_as_a_whole(tmp_path: Path) -> None:
     """Of 12 steps one begins the clock, one warms up and one is the last."""
     made = bench(tmp_path, steady(steps=12), 300)

@@ -113,6 +113,7 @@ def test_what_gains_is_kept_and_nothing_is_void(tmp_path: Path) -> None:
     assert trial(found, 1).why == "The run reached no line of the script that it changes."
 
 
+@pytest.mark.exhaustive
 def test_a_save_that_each_block_has_is_no_fault(tmp_path: Path) -> None:
     """Epochs of eight steps end with one. Blocks of 0.3 s hold several, and are not made again for them."""
     text = small(after="if number % 8 == 0: torch.save(model.state_dict(), 'model.pt')")
@@ -214,6 +215,7 @@ def test_what_cannot_compute_the_batch_is_no_error_of_the_training(tmp_path: Pat
     assert (trial(found).verdict, found.screened[0].alone) == ("inconclusive", ())
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     seen = list[Sequence[Screened]]()
     interrupt = threading.Event()

@@ -131,7 +131,6 @@ def test_shapes_are_read_as_text_and_bounded() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_rows_of_recorded_traces_add_up_to_their_mean_step(corpus: Path) -> None:
     traces = sorted(corpus.glob("kineto/*/*.json.gz"))
     assert traces
