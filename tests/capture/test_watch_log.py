@@ -148,7 +148,8 @@ for epoch in range(3):
 def test_what_batches_take_is_told_of_the_loader_that_feeds_the_steps(tmp_path: Path, workers: int) -> None:
     script(tmp_path, STEP + LOADED.format(workers=workers))
     assert watch(tmp_path, tmp_path / "out").returncode == 0
-    assert (seen := read(tmp_path / "out" / "rank0.watch").loading) is not None
+    seen = read(tmp_path / "out" / "rank0.watch").loading
+    assert seen is not None
     one, fetch_ns = seen.loader, seen.loader.fetch_ns or 0
     assert (seen.steps, seen.batches, one.dataset, one.batch_size, one.num_workers) == (4, 4, "Slow", 2, workers)
     assert fetch_ns >= 20 * MS  # Two items, each of which sleeps for 10 ms.

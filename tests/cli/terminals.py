@@ -76,11 +76,7 @@ class Screen:
 
 
 def on_a_terminal(
-    words: Sequence[object],
-    folder: Path,
-    lines: int = LINES,
-    told: Callable[[bytes], None] = lambda content: None,
-    **variables: str,
+    words: Sequence[object], folder: Path, lines: int = LINES, told: Callable[[bytes], object] = len, **variables: str
 ) -> tuple[int, str]:
     """How a command ends that has a terminal of its own, and all that is written there. `told`: of that, meanwhile."""
     ours, theirs = pty.openpty()
