@@ -9,7 +9,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from diagnose import failures
-from diagnose.storage import writing
+from diagnose.storage import files, writing
 from diagnose.storage.remote import Place, Remote
 from diagnose.storage.urls import StorageError, is_url, shown
 
@@ -112,7 +112,7 @@ def write(name: str, text: str | bytes) -> None:
             with Path(name).open("wb") as stream:
                 stream.write(content)
         else:
-            _replace(Path(os.path.realpath(name)), content)
+            files.replace(Path(os.path.realpath(name)), content)
     except BrokenPipeError as error:
         if name == STDOUT:  # Python flushes it once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -129,26 +129,6 @@ def _is_stream(name: str) -> bool:
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put the content in the place of the file at once; a new one has the mode that the umask leaves."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = 0o666 & ~mask
-    handle, scratch = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(scratch).chmod(mode)
-        Path(scratch).replace(path)
-    except BaseException:  # Ctrl-C as well.
-        with suppress(OSError):
-            Path(scratch).unlink()
-        raise
 
 
 _INSTEAD = {"html": "terminal", "terminal": "markdown", "markdown": "terminal"}

@@ -20,7 +20,7 @@ from diagnose.source.base import InputError
 from diagnose.source.run_log import logs_in, read
 
 LOOK_S = 1.0  # Between two looks at whether a log has grown.
-RESTS = 20  # Times as long as reading and showing took, until the next look: at most 5 % of one CPU core (our choice).
+RESTS = 20  # Times the CPU time of a look, until the next one: at most 5 % of one CPU core (our choice).
 PATIENCE_S = 5.0  # For the last look at the end of the run (our choice): its disk may hang.
 LEAST_PRIORITY = 19
 MOST_RANKS = 64  # Whose logs are read, the first ones (our choice).
@@ -69,9 +69,9 @@ class Following:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
         rest_s = LOOK_S
         while not self._over.wait(rest_s):
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             self._look()
-            rest_s = max(LOOK_S, RESTS * (time.monotonic() - began_s))
+            rest_s = max(LOOK_S, RESTS * (time.thread_time() - began_s))
         self._look()
         for show in self._shows:
             self._tell(show, show.close)

@@ -1,11 +1,8 @@
 """The user's files: where they are, their text as bytes, and writing a patch into them, all or none."""
 
-import contextlib
 import io
 import os
-import shutil
 import stat
-import tempfile
 import tokenize
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from diagnose.contracts.patches import Patch, PatchedFile
-from diagnose.storage import urls
+from diagnose.storage import files, urls
 
 
 class CannotPatch(Exception):
@@ -89,7 +86,7 @@ def write(patch: Patch) -> None:
     ready = list[tuple[Path, PatchedFile]]()
     try:
         for file in patch.files:
-            ready.append((_beside(file.path, file.after), file))
+            ready.append((files.beside(file.path, file.after), file))
         _replace(ready)
     except OSError as error:
         raise CannotPatch(f"Nothing was written: {error.strerror or error}.") from error
@@ -119,21 +116,5 @@ def _replace(ready: Sequence[tuple[Path, PatchedFile]]) -> None:
             done.append(one)
     except BaseException:  # Ctrl-C as well.
         for one in done:
-            _beside(one.path, one.before).replace(one.path)
+            files.beside(one.path, one.before).replace(one.path)
         raise
-
-
-def _beside(path: Path, content: bytes) -> Path:
-    """A temporary file with this content and the mode of `path`, in the same folder."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copymode(path, name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-    return Path(name)

@@ -188,7 +188,7 @@ class CalleeKind(_Kind):
 
 _EXAMINED = 2000  # Characters of a kernel's name that are looked at: bounds the time of every pattern.
 # SIMT includes cuDNN's direct convolutions. Helpers run beside a matmul and multiply nothing.
-_MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
+MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
 _HELPER = re.compile(r"splitKreduce|ReduceSplitK|globalKernel|OffsetsKernel|dot_do_o|convert_dq|_combine")
 _SIMT = re.compile(
     r"_ffma_|simt|(maxwell|pascal|volta|turing|ampere|hopper)_[sdhczg]c?gemm|_scudnn|magma_[sdcz]gemm|^sgemm|gemv|dot_kernel"
@@ -276,7 +276,7 @@ def kernel_kind(name: str) -> KernelKind:
 def uses_tensor_cores(name: str) -> bool | None:
     """Whether a matmul-like kernel runs on Tensor Cores; None where its name does not say, or it is no such kernel."""
     text, dtype = _examined(name), math_dtype(name)
-    if kernel_kind(name) not in _MATMULS or _HELPER.search(text):
+    if kernel_kind(name) not in MATMULS or _HELPER.search(text):
         return None
     if _SIMT.search(text) and not re.search("884|1688|16816", text):
         return False
@@ -288,7 +288,7 @@ def math_dtype(name: str) -> str | None:
     """The type a matmul-like kernel multiplies in: fp8, fp4, tf32, bf16, fp16, int8, fp64 or fp32; None if unknown."""
     text = _examined(name)
     matching = (dtype for dtype, pattern in _DTYPES if re.search(pattern, text))
-    return next(matching, None) if kernel_kind(name) in _MATMULS else None
+    return next(matching, None) if kernel_kind(name) in MATMULS else None
 
 
 def api_kind(name: str) -> ApiKind:

@@ -23,7 +23,6 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import KernelKind
 
 
 def name_codes(facts: Facts, ids: IntArray) -> IntArray:
@@ -206,7 +205,6 @@ def calls_alike(facts: Facts, ids: IntArray) -> IntArray:
     return np.where(position >= 0, number.reshape(-1), intervals.NONE)
 
 
-MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
 SHORTEST_NS = 2_000  # The shortest useful kernel.
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from msgspec import Struct
 
 from diagnose.facts.core.base import Facts, Missing, fact
-from diagnose.facts.core.inputs import MATMULS, SHORTEST_NS, peaks
+from diagnose.facts.core.inputs import SHORTEST_NS, peaks
 from diagnose.facts.core.spans import host_spans, names_of
 from diagnose.facts.core.work import work_table
 from diagnose.trace import intervals, kinds
@@ -92,7 +92,7 @@ class MatmulOps(Struct, frozen=True):
 def matmul_ops(facts: Facts) -> MatmulOps:
     """The table. Raises Missing without device work; without shapes or ops, costs are unknown."""
     table = work_table(facts)
-    chosen = np.flatnonzero(table.of(*MATMULS))
+    chosen = np.flatnonzero(table.of(*kinds.MATMULS))
     owner, code, told = _owners(facts, table.op[chosen])
     key = np.where(owner >= 0, owner, UNKNOWN - np.arange(len(chosen)))
     _, first, row = np.unique(key, return_index=True, return_inverse=True)
