@@ -23,7 +23,6 @@ import numpy.typing as npt
 from benchmarks.recorded_ops import SHORTEST_NS, Kind, Recorded, Timed
 from diagnose.costs.book import FIXED_NS as MOVED_FIXED_NS
 from diagnose.costs.known import BANDWIDTH, ELSEWHERE, MEASURED_ON, Family, Grade, Known, grade_of, known, table
-from diagnose.facts.core.inputs import MATMULS
 from diagnose.trace import hardware, kinds
 from diagnose.trace.costs import DTYPE_BYTES
 from diagnose.trace.hardware import Peaks
@@ -77,7 +76,7 @@ def _kinds(rows: list[dict[str, Any]]) -> Iterator[tuple[Kind, Timed]]:
             yield (Family.PRODUCT, math, grade_of(inner, DTYPE_BYTES[math])), timed
         elif row["family"] == "conv" and row["extra"]["groups"] == 1 and not row["extra"]["benchmark"]:
             # Kernels that change the layout are none of the convolution's: without them both layouts take as long.
-            own_us = sum(us for name, _, us in row["kernels"] if kinds.kernel_kind(name) in MATMULS)
+            own_us = sum(us for name, _, us in row["kernels"] if kinds.kernel_kind(name) in kinds.MATMULS)
             if own_us:
                 way_of = Grade.FORWARD if way == "forward" else Grade.BACKWARD
                 yield (Family.CONVOLUTION, math, way_of), replace(timed, took_ns=own_us * 1e3)
