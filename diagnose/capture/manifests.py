@@ -16,7 +16,7 @@ from diagnose.capture import folders
 from diagnose.capture.agent import steps
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.place import MOST
-from diagnose.capture.agent.plan import APART, ENDINGS, FILES, LEFT, Part
+from diagnose.capture.agent.plan import APART, ENDINGS, FILES, KILLED, LEFT, Part
 from diagnose.trace import lenient, units
 from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest, SourceFile
 from diagnose.version import __version__
@@ -93,10 +93,12 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
     notes = [*notes, *unreadable.values()]
     here = {one.rank for one in ranks}
     trained = {number for number in _numbers(part, "rank*.claim") if (part.shared / f"rank{number}.claim").exists()}
-    if silent := sorted(trained - {one.rank for one in ranks if one.ended is not None} - unreadable.keys()):
-        notes.append(
-            f"{', '.join(f'rank{one}' for one in silent)} ended without a message: killed, or exited with os._exit."
-        )
+    silent = trained - {one.rank for one in ranks if one.ended is not None} - unreadable.keys()
+    if silent:
+        names = ", ".join(f"rank{one}" for one in sorted(silent))
+        by_us = Board(work).read(KILLED) is not None
+        why = "diagnose killed processes that did not exit" if by_us else "killed, or exited with os._exit"
+        notes.append(f"{names} ended without a message: {why}.")
     if absent := set(range(max((one.world_size for one in ranks), default=0))) - here - trained:
         notes.append(
             f"{units.ranks(absent).capitalize()} left nothing in {folder}. Check that all machines share this folder,"

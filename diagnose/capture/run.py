@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from diagnose.capture import folders, manifests, nsys
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import INTERRUPTED, RECORDING, REFUSED, Part, Plan
+from diagnose.capture.agent.plan import INTERRUPTED, KILLED, RECORDING, REFUSED, Part, Plan
 from diagnose.capture.agent.watch.watcher import ASK, ASKED_BY_SIGNAL
 from diagnose.capture.doctor import CannotRecord as CannotRecord
 from diagnose.trace.manifest import Manifest
@@ -231,6 +231,8 @@ class _News:
 
 def _signal(child: subprocess.Popen[bytes], part: Part, plan: Plan, number: int) -> None:
     """Send the signal to the run; with nsys to its training processes, as nsys still has to write its reports."""
+    if number == signal.SIGKILL:
+        Board(part.work).post(KILLED)
     if plan.tracer == "torch":
         child.send_signal(number)
         return
@@ -307,6 +309,8 @@ def end_orphans(part: Part) -> None:
     """End processes of the run that are still there: first by patience, then by asking, then by force."""
     for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0 asks for nothing.
         for process in _processes_of(part):
+            if number == signal.SIGKILL:
+                Board(part.work).post(KILLED)
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, number)
         until = time.monotonic() + PATIENCE_S

@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.capture import folders, manifests
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import WORK, Part, Plan
+from diagnose.capture.agent.plan import KILLED, WORK, Part, Plan
 from diagnose.trace.manifest import Manifest
 from tests.capture.scripts import manifest_of, wait_for
 
@@ -245,10 +245,11 @@ def test_one_command_on_one_machine_waits_for_nothing(tmp_path: Path) -> None:
     for rank in (0, 1):
         Board(part.shared).claim(f"rank{rank}", part.name)
     says(part, 0, peers=2)
+    Board(part.work).post(KILLED)
     said: list[str] = []
     found = completed(part, said)
     assert said == []
-    assert found.notes == ("rank1 ended without a message: killed, or exited with os._exit.",)
+    assert found.notes == ("rank1 ended without a message: diagnose killed processes that did not exit.",)
 
 
 def test_a_rank_that_was_only_timed_takes_little_of_the_manifest(tmp_path: Path) -> None:

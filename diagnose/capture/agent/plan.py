@@ -13,6 +13,7 @@ RECORDING = "DIAGNOSE_RECORDING"  # Variable that names the folder of a part to 
 LEFT = "left"  # File of a part whose command has ended, or has no place in the run.
 APART = "apart"  # What a process posts that knows of ranks which write into another folder.
 REFUSED = "refused"  # What a process posts that finds another run recorded in the folder.
+KILLED = "killed"  # What a command posts that kills processes of the run, which did not end when they were asked to.
 INTERRUPTED = "interrupted"  # What a script posts when an interrupt ends it.
 
 # Kinds of recordings, in the order in which they are made, and what each is called among the files.
