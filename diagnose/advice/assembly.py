@@ -26,6 +26,7 @@ from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.breakdown import round_half_up, shared_out
 from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.program import Workload
 from diagnose.facts.run.timed_steps import Epoch, Slowdown
 from diagnose.replay.job import Joined, joined_ranks
 from diagnose.replay.job_path import job_path
@@ -131,6 +132,8 @@ def of_ranks(
 ) -> Diagnosis:
     """The Diagnosis: of the rank that it is about, and of all in brief. `integrity`: what is wrong with their set."""
     shown, notes = said.sections, merged_notes({rank.index: rank.integrity for rank in ranks}, said.sections.rank)
+    if shown.program is not None and shown.program.infers and not all(rank.infers for rank in ranks):
+        shown = replace(shown, program=replace(shown.program, workload=Workload.UNKNOWN))  # Others may train.
     shown = replace(
         shown,
         findings=tuple(_with_ranks(finding, ranks) for finding in shown.findings),

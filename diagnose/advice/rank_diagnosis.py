@@ -136,6 +136,7 @@ class RankBrief(Struct, frozen=True):
     steps: StepTimes | None
     breakdown: Breakdown | None
     host: HostTime | None
+    infers: bool  # Its program is known to be inference.
     findings: tuple[RankFinding, ...]  # In order.
     worth_a_line: int  # So many findings from the first; the rest is minor.
     risks: tuple[ShownRisk, ...]
@@ -152,6 +153,7 @@ def in_brief(one: RankDiagnosis, ranks: int) -> RankBrief:
         steps=one.steps,
         breakdown=known.breakdown,
         host=known.host,
+        infers=known.program is not None and known.program.infers,
         findings=tuple(RankFinding(some.rule, some.code, some.title, some.site) for some in found),
         worth_a_line=sum(not some.minor for some in found),
         risks=known.risks,
