@@ -106,10 +106,9 @@ COMPARED = Confidence(Level.MEDIUM, "how early the collectives could start is no
 @rule("CO01")
 def exposed_communication(exposure: Exposure, loose_gradients: LooseGradients) -> Verdicts:
     waited = exposure.waiting_ns
-    of_it = (
-        "waits for other ranks included" if waited is None else f"{ms(waited)} of waiting for other ranks not counted"
-    )
-    of_it = of_it if waited != 0 else "none of it waiting for other ranks"
+    of_it = "waits for other ranks included"
+    if waited is not None:
+        of_it = f"without {ms(waited)} of waiting for other ranks" if waited else "no waits for other ranks"
     spoken_of = {Role.GRADIENT} if loose_gradients.calls >= ONE_BY_ONE else set()
     told = [one for one in exposure.roles if one.role in FIXES.keys() - spoken_of and one.share >= EXPOSED_SHARE]
     if not exposure.ns:
