@@ -109,12 +109,16 @@ def by_profile(folder: Path, seconds: float, quiet: bool, say: Callable[[str], N
     from diagnose.capture.measuring import CannotMeasure
     from diagnose.facts.core.base import Missing
 
-    with failures.collected() as lost, opened([str(folder)], quiet=True) as recordings:
+    def measured() -> None:
         try:
-            failures.attempt("measuring", False, measure, recordings.given, seconds, quiet, say)
+            with opened([str(folder)], quiet=True) as recordings:
+                measure(recordings.given, seconds, quiet, say)
         except (CannotMeasure, click.ClickException) as error:
             say(str(error))
         except Missing:
             pass
+
+    with failures.collected() as lost:
+        failures.attempt("measuring", None, measured)
     for one in lost:
         say(str(one))
