@@ -113,15 +113,15 @@ def rules_of(entries: Sequence[Entry]) -> tuple[RuleTrials, ...]:
 def _rule_trials(entries: Sequence[Entry]) -> RuleTrials:
     """Counts and ratios of one rule's trials on one device; of equal predictions and measurements one counts."""
     timed = [(one.predicted, one.measured) for one in entries if one.verdict in TIMED]
-    compared = [(said, found) for said, found in dict.fromkeys(timed) if said and found and _tells(said, found)]
-    ratios = [math.log(found.likely) / math.log(said.likely) for said, found in compared]
+    compared = {said: found for said, found in timed if said and found and _tells(said, found)}
+    ratios = [math.log(found.likely) / math.log(said.likely) for said, found in compared.items()]
     return RuleTrials(
         device=entries[0].device,
         rule=entries[0].rule,
         trials=len(entries),
         measured=sum(entry.measured is not None for entry in entries),
         compared=len(compared),
-        held=sum(said.low <= found.likely <= said.high for said, found in compared),
+        held=sum(said.low <= found.likely <= said.high for said, found in compared.items()),
         ratio_median=statistics.median(ratios) if ratios else None,
         verdicts=dict(Counter(one.verdict for one in entries).most_common()),
     )
