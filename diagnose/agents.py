@@ -207,14 +207,14 @@ class Server:
         return answers.tried(found, start)
 
     def _path(self, given: str) -> str:
-        """A path from the server's folder on. Raises ToolError if it must not be read."""
+        """The path relative to the server's folder. Raises ToolError if it must not be read."""
         path = inside(self._root, given)
         if path.suffix in NEEDS_NSYS and not self._allow_run:
             raise ToolError(f"Reading {quoted(given)} runs nsys. {NOT_ALLOWED}")
         return str(path.relative_to(self._root))
 
     def _analyzed(self, path: str, steps: pipeline.StepRange | None, rules: Sequence[str]) -> str:
-        """The summary with a handle, under which the diagnosis is kept; the one that was used longest ago is not."""
+        """The report, and a handle of the Diagnosis, which is kept until MOST_KEPT others were used after it."""
         with self._analyses, _sentences():
             told = _diagnosed([path], steps, rules)
         self._made += 1
@@ -262,7 +262,7 @@ class Server:
 
 
 async def _end(process: Process) -> None:
-    """The process and all of its group: by an interrupt, then by force."""
+    """End the process and all of its group: by an interrupt, and after PATIENCE_S by force."""
     for number, patience_s in ((signal.SIGINT, PATIENCE_S), (getattr(signal, "SIGKILL", signal.SIGTERM), 0)):
         with suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
@@ -279,7 +279,7 @@ def _diagnosed(paths: Sequence[str], steps: pipeline.StepRange | None = None, ru
 
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """What a user can mend ends as a ToolError with its sentence."""
+    """Within it, errors that a user can correct become a ToolError with their message."""
     try:
         yield
     except answers.CannotAnswer as error:
@@ -300,10 +300,8 @@ def _command(command: Sequence[str]) -> tuple[list[str], str]:
 
 
 def inside(root: Path, given: str) -> Path:
-    """The path that was given, without links and absolute. Raises ToolError if it is not there, or not under `root`.
-
-    `root` is a folder without links. What is in a folder that is given must not lead out of it either.
-    """
+    """The path that was given, without links and absolute. Raises ToolError if it is not there, or not under `root`,
+    a folder without links. Links to traces in a folder that is given must not lead out of `root` either."""
     if is_url(given):
         raise ToolError(f"{quoted(given)} is a URL. Name a path under {root}.")
     try:

@@ -87,7 +87,7 @@ class Text(Struct, frozen=True):
 
 
 def texts() -> list[Text]:
-    """All that the package can tell by itself."""
+    """The texts that are generated from the package alone."""
     pages = page.pages(RULES_FOLDER)
     found = [
         *(Text(schema_file(name), partial(json_schema, kind)) for name, kind in SCHEMAS.items()),

@@ -1,4 +1,4 @@
-"""Failures of our own: a fact, a rule or a section of a report that fails costs the report itself, and no more.
+"""Failures of our own: a fact, a rule or a section that fails is missing from the report, and nothing else is.
 
 Facts are kept apart by `facts/core/base.py`, rules by `rulekit/engine.py`, sections by `each`. An analysis and a report
 open `collected()`: what fails in it is collected and left out, and the report says so. Elsewhere, and with
@@ -50,7 +50,7 @@ class Failure(Struct, frozen=True):
 
 @contextmanager
 def collected() -> Iterator[list[Failure]]:
-    """The failures of what is done inside, each once, as they come."""
+    """A list that gets the failures of what is done within it, each once, in order."""
     found: list[Failure] = []
     token = _collected.set(found)
     try:
@@ -64,7 +64,7 @@ def attempt(part: str, instead: None, make: Callable[P, T], *args: P.args, **kwa
 @overload
 def attempt(part: str, instead: Any, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 def attempt(part: str, instead: Any, make: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
-    """What `make` makes; `instead` if that fails."""
+    """What `make` returns; `instead` if that raises: then the failure of `part` is collected, as by `note`."""
     try:
         return make(*args, **kwargs)
     except Exception as error:
@@ -73,7 +73,7 @@ def attempt(part: str, instead: Any, make: Callable[P, Any], *args: P.args, **kw
 
 
 def each(sections: Mapping[str, Callable[P, Iterable[T]]], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-    """What sections of a report make, by name, one after the other."""
+    """What the sections of a report make, in order; `sections`: how to make each, by name. A failed one is left out."""
     for name, make in sections.items():
         yield from section(name, make, *args, **kwargs)
 
@@ -84,10 +84,8 @@ def section(name: str, make: Callable[P, Iterable[T]], *args: P.args, **kwargs: 
 
 
 def note(part: str, error: Exception) -> Failure:
-    """Collect the failure of a part, and return it; to be called where the error is caught.
-
-    Raises the error where nothing collects, where it is to be seen, and where memory ran out.
-    """
+    """Collect the failure of a part, and return it; to be called where the error is caught. Raises the error outside of
+    `collected`, with DIAGNOSE_DEBUG set, and where memory ran out."""
     found = _collected.get()
     if found is None or raised() or isinstance(error, MemoryError):
         raise error

@@ -26,7 +26,7 @@ _ENTRY = msgspec.json.Decoder(Entry)
 
 
 class Ledger(Struct, frozen=True):
-    """What was read."""
+    """What was read of the ledger."""
 
     file: Path | None  # None: it is switched off, or the user has no home.
     entries: tuple[Entry, ...] = ()  # The oldest first.
@@ -34,7 +34,7 @@ class Ledger(Struct, frozen=True):
 
     @property
     def report(self) -> LedgerReport:
-        """What it tells, by rule."""
+        """The entries summed up by device and rule."""
         return LedgerReport(
             tool_version=__version__,
             file=None if self.file is None else str(self.file),
@@ -45,7 +45,7 @@ class Ledger(Struct, frozen=True):
 
 
 def file() -> Path | None:
-    """Where it is, or would be; None if it is switched off, or the user has no home."""
+    """Where the ledger is, or would be; None if it is switched off, or the user has no home."""
     if os.environ.get(OFF):
         return None
     folder = platformdirs.user_state_path("diagnose", appauthor=False)
@@ -53,7 +53,7 @@ def file() -> Path | None:
 
 
 def read() -> Ledger:
-    """All that is remembered. Raises OSError."""
+    """The ledger's entries, empty if there is no file. Raises OSError."""
     place = file()
     if place is None or not place.exists():
         return Ledger(place)
@@ -63,10 +63,8 @@ def read() -> Ledger:
 
 
 def remember(report: Report, diagnosis: Diagnosis, say: Callable[[str], None]) -> None:
-    """Keep what the trials of a run have found. If that fails it is said; a trial never fails by it.
-
-    Of fixes that were tried together nothing is kept: no rule had predicted them.
-    """
+    """Keep what the trials of a run have found; if that fails, `say` gets why, and nothing is raised. Of fixes that
+    were tried together nothing is kept: no rule had predicted them."""
     place, entries = file(), entries_of(report, diagnosis)
     if place is None or not entries:
         return
@@ -78,7 +76,7 @@ def remember(report: Report, diagnosis: Diagnosis, say: Callable[[str], None]) -
 
 
 def entries_of(report: Report, diagnosis: Diagnosis) -> list[Entry]:
-    """What is to be remembered of trials."""
+    """An entry per trial of one finding's fix, unless its rule has no proper name, or it was interrupted unmeasured."""
     manifest = diagnosis.provenance.manifest
     is_bound = {finding.rank_order: finding.saving.basis.is_bound for finding in diagnosis.findings}
     day = f"{datetime.now(timezone.utc):%Y-%m-%d}"
@@ -111,7 +109,7 @@ def rules_of(entries: Sequence[Entry]) -> tuple[RuleTrials, ...]:
 
 
 def _rule_trials(entries: Sequence[Entry]) -> RuleTrials:
-    """Counts and ratios of one rule's trials on one device; of equal predictions and measurements one counts."""
+    """Counts and ratios of one rule's trials on one device; of trials with equal predictions the latest is compared."""
     timed = [(one.predicted, one.measured) for one in entries if one.verdict in TIMED]
     compared = {said: found for said, found in timed if said and found and _tells(said, found)}
     ratios = [math.log(found.likely) / math.log(said.likely) for said, found in compared.items()]
@@ -128,15 +126,13 @@ def _rule_trials(entries: Sequence[Entry]) -> RuleTrials:
 
 
 def _tells(predicted: Range, measured: Range) -> bool:
-    """Whether a measurement can tell the predicted gain from none.
-
-    This does not ask what was measured: to leave out what gained little would make predictions look better.
-    """
+    """Whether a measurement is precise enough to tell the predicted gain from none. What was measured does not count:
+    without fixes that gained little, predictions would look better than they are."""
     return math.log(measured.high / measured.low) / 2 < math.log(predicted.likely)
 
 
 def _append(place: Path, lines: bytes) -> None:
-    """All at once, so that lines of other processes stay whole. What is there is never changed. Raises OSError."""
+    """Append lines by one write, so that those of other processes stay whole; a torn last line ends. Raises OSError."""
     with place.open("ab+", buffering=0) as file:
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)

@@ -76,8 +76,7 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose the run in `paths`, or what was found there, with up to `jobs` processes (default 1).
 
-    `progress` gets (done, total) files.
-    `cluster`: the address of a Dask scheduler whose workers do it, or "local" for `jobs` of them here.
+    `progress` gets (done, total) files. `cluster`: the address of a Dask scheduler, or "local" for `jobs` workers here.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     run = paths if isinstance(paths, Recordings) else recording.find(paths)
@@ -99,7 +98,7 @@ def diagnose(
 InFull: TypeAlias = Callable[..., RankDiagnosis]
 InBriefs: TypeAlias = Callable[[Sequence[RankFiles]], Iterable[tuple[int, RankBrief | InputError]]]
 Ranks: TypeAlias = tuple[RankDiagnosis, list[RankBrief], list[IntegrityNote]]
-"""The rank that is shown, all in brief, and what is wrong with their files."""
+"""The rank that is shown, all ranks in brief by number, and notes on what is wrong with their files."""
 
 
 def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Ranks:
@@ -112,7 +111,7 @@ def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Ranks:
 
 
 def _of_many(files: Sequence[RankFiles], in_briefs: InBriefs, in_full: InFull, progress: Progress) -> Ranks:
-    """All ranks in brief; then the one that the others wait for in full, with what they tell."""
+    """All ranks in brief; then the one that the others wait for, or else the slowest, in full."""
     read, notes = _readable(files, in_briefs(files), progress)
     if len({brief.provenance.timed_by is None for brief in read.values()}) > 1:  # Times of different steps.
         files = [one.without("device") for one in files]
@@ -168,7 +167,7 @@ def _readable(
 
 
 def _with_paths(brief: RankBrief, files: RankFiles) -> RankBrief:
-    """With the paths that the user gave: a cluster's workers read absolute ones."""
+    """The brief with the paths that the user gave, in place of the absolute ones that a cluster's workers read."""
     detail = brief.provenance.detail and str(files.beside["detail"])
     return replace(brief, provenance=replace(brief.provenance, path=str(files.trace.path), detail=detail))
 
@@ -176,7 +175,7 @@ def _with_paths(brief: RankBrief, files: RankFiles) -> RankBrief:
 def brief_of_files(
     files: RankFiles, step_range: StepRange | None, rules: RuleSet, count: int
 ) -> RankBrief | InputError:
-    """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
+    """One of `count` ranks in brief, or why it cannot be read; runs in a process of its own, so little is raised."""
     try:
         return in_brief(of_files(study, files, step_range, rules), count)
     except InputError as error:
@@ -235,7 +234,7 @@ def study(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
 
 
 def present(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
-    """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
+    """All that a Diagnosis says of the rank that it shows. Where no step can be replayed, it has no findings."""
     analysis = _analysis(facts, rules)
     rank = _with(outline(facts), **measured_sections(facts))
     if (step := analysis.step or optional(Step.of, facts)) is not None:
@@ -267,7 +266,7 @@ def _with_findings(facts: Facts, rank: RankDiagnosis, analysis: Analysis) -> Ran
 
 
 def _replayed(facts: Facts, analysis: Analysis) -> dict[str, Any]:
-    """How each rule ended, and how well the recorded step was replayed."""
+    """The sections `outcomes` (how each rule ended) and `replay` (how well the step was replayed; None: not at all)."""
     before, findings, quality = analysis.examined.outcomes, analysis.examined.findings, None
     if isinstance(analysis.replay, Missing):
         ended = outcomes.unpriced(before, findings, analysis.replay)
@@ -284,7 +283,7 @@ def _replayed(facts: Facts, analysis: Analysis) -> dict[str, Any]:
 
 
 def _analysis(facts: Facts, rules: Sequence[LoadedRule]) -> Analysis:
-    """Findings with simulated savings; where the step cannot be replayed, findings alone with the reason."""
+    """The rules' findings with simulated savings; where the step cannot be replayed, why: then none is ranked."""
     examined = engine.examine(facts, rules)
     try:
         replay = baseline(facts)
@@ -303,13 +302,14 @@ def _priced(facts: Facts, examined: Examined, replay: Replay) -> Analysis:
 
 
 def _usable(facts: Facts, findings: Sequence[Found]) -> Sequence[Found]:
-    """The findings without fixes that are in force, in the words of this program."""
+    """The findings without fixes that are in force, others in the words of this program's framework and libraries."""
     for name, refine in _PASSES.items():
         findings = attempt(name, findings, refine, facts, findings)
     return findings
 
 
 def _followable(facts: Facts, findings: Sequence[Found]) -> list[Found]:
+    """The findings with fixes that this run can follow, in its words; without those whose fixes are all in force."""
     rank = facts.rank
     here = fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts), older_than(facts))
     return fixes_of_run.fitted(here, findings)
@@ -340,7 +340,7 @@ WORTH_MEASURING = 0.01  # Of the step: ops that take less of it are not measured
 
 
 def to_measure(files: RankFiles) -> tuple[Facts, list[Wanted]]:
-    """A rank, and its ops that fixes change. Raises InputError, and Missing where nothing can be said of it."""
+    """A rank's facts, and its ops that fixes change. Raises InputError, and Missing where no step can be measured."""
     facts = Facts(recording.read(files))
     findings = _usable(facts, engine.examine(facts, engine.load(RuleSet())).findings)
     recosts = [[edit for edit in finding.edits if isinstance(edit, Recost)] for _, finding in findings]

@@ -27,7 +27,7 @@ OWN = 0.2
 others it gets narrow all the same (our choice)."""
 
 LEAST_FOR_FORECAST = 5  # Pairs, before which their spread is not known well enough to give up (our choice).
-Pair = tuple[float, float]  # Of a measurement without and one with a fix.
+Pair = tuple[float, float]  # A measurement without the fix, and one with it.
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Interval(NamedTuple):
 
 
 def moderated(prior: Spread, groups: Sequence[Sequence[float]]) -> Spread:
-    """What is known beforehand of how values spread within groups, and what the groups show of it.
+    """How values spread within groups, by the prior and by the groups: each variance counts by its degrees of freedom
+    (Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), article 3).
 
-    `groups`: logarithms of what was measured, of equal things within each. Variances count by their degrees of freedom:
-    Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), article 3.
+    `groups`: logarithms of what was measured, of equal things within each.
     """
     known = [(statistics.variance(group), len(group) - 1) for group in groups if len(group) > 1]
     freedom = prior.freedom + sum(own for _, own in known)
@@ -91,10 +91,8 @@ def moderated(prior: Spread, groups: Sequence[Sequence[float]]) -> Spread:
 
 @lru_cache
 def student(probability: float, freedom: int) -> float:
-    """The quantile of Student's t for whole degrees of freedom and a probability over 1/2.
-
-    The distribution has a closed form for these (Abramowitz and Stegun 26.7.3 and 26.7.4), so that no scipy is needed.
-    """
+    """The quantile of Student's t for whole degrees of freedom and a probability over 1/2: the distribution has a
+    closed form for these (Abramowitz and Stegun 26.7.3 and 26.7.4), so that no scipy is needed."""
     low, high = 0.0, math.pi / 2
     for _ in range(200):
         angle = (low + high) / 2
@@ -115,41 +113,39 @@ def _inside(angle: float, freedom: int) -> float:
 
 
 def of_waiting(share: float, usual: Spread = WAITING) -> Spread:
-    """How runs differ in which the GPU waits for this share of the step."""
+    """How equal runs spread in which the GPU waits for this share of the step; `usual`: if it waits for all of it."""
     return Spread(usual.share * max(share, LEAST_WAITING) ** POWER, usual.freedom)
 
 
 def of_waits(launches: float, named: float, usual: Spread = WAITING, usual_named: Spread = NAMED) -> Spread:
-    """How runs differ in which the GPU waits for these shares of the step."""
+    """How equal runs spread in which the GPU waits these shares of the step: for launches, and as of NAMED."""
     spreads = of_waiting(launches, usual), Spread(usual_named.share * named, usual_named.freedom)
     return together((one.share**2, one.freedom) for one in spreads)
 
 
 def together(variances: Iterable[tuple[float, int]]) -> Spread:
-    """Independent errors, as (variance, degrees of freedom), some of them above 0, as one.
-
-    Degrees of freedom are those of Satterthwaite, Biometrics Bulletin 2 (1946), rounded down.
-    """
+    """The spread of a sum of independent errors, each a (variance, degrees of freedom), one variance above 0 at least.
+    Degrees of freedom are those of Satterthwaite, Biometrics Bulletin 2 (1946), rounded down."""
     parts = list(variances)
     whole = sum(part for part, _ in parts)
     return Spread(math.sqrt(whole), max(math.floor(whole**2 / sum(part**2 / own for part, own in parts) + 1e-9), 1))
 
 
 def of_pairs(between: Spread) -> Spread:
-    """How logarithms of ratios of two runs spread, by how runs do."""
+    """How the logarithm of the ratio of two runs spreads, by how runs do (`between`)."""
     return Spread(math.sqrt(2) * between.share, between.freedom)
 
 
 def in_session(prior: Spread, others: Iterable[Sequence[float]]) -> Spread:
-    """What is known before a trial: also by other measurements of the session, each group of which has its own mean."""
+    """A trial's prior, with what other measurements of the session add: each group of them has its own mean."""
     found = moderated(prior, list(others))
     return Spread(found.share, max(min(found.freedom, SESSION), prior.freedom))
 
 
 @lru_cache
 def critical(pairs: int, freedom: int, alpha: float = ALPHA) -> float:
-    """Of |t|: what the mean of pairs that change nothing ever exceeds in a share `alpha` of trials, looked at after
-    each pair. Infinite where pairs are too few.
+    """The limit of |t| that pairs of a fix without effect ever exceed in a share `alpha` of trials, if looked at after
+    each pair; infinite where pairs are too few. `freedom`: degrees of freedom of their spread.
 
     The ratio of likelihoods, mixed over effects and invariant to scale, is a martingale (Lai, Annals of Statistics 4,
     1976; Wang and Ramdas, Sequential Analysis 44, 2025, on t-tests that are valid at any time). It is solved for t.
@@ -196,7 +192,7 @@ def wait_alike(pairs: Sequence[Pair], waited: Sequence[Pair]) -> list[Pair]:
 
 
 def waited_share(waited_ns: float, step_ns: float) -> float:
-    """Of a step, at most MOST_WAITED."""
+    """The share of a step that is waiting, at most MOST_WAITED."""
     return min(waited_ns / step_ns, MOST_WAITED)
 
 
@@ -206,7 +202,7 @@ def enough(low: float, high: float) -> bool:
 
 
 def verdict(low: float, high: float) -> Literal["keep", "slower", "no_gain", "inconclusive"]:
-    """By an interval, and by nothing else."""
+    """What a fix does, by the interval of its speed-up alone."""
     if low > 1:
         return "keep"
     if high < 1:
@@ -215,7 +211,7 @@ def verdict(low: float, high: float) -> Literal["keep", "slower", "no_gain", "in
 
 
 def pairs_to_go(found: Interval, pairs: int) -> int:
-    """How many more may decide, if the speed-up stays as it is: intervals narrow as one over the root of pairs."""
+    """How many more pairs may decide, if the speed-up stays: intervals narrow by their root. 0: decided, or too few."""
     if pairs < LEAST_FOR_FORECAST or verdict(found.low, found.high) != "inconclusive":
         return 0
     half, gain = math.log(found.high / found.low) / 2, math.log(found.likely)

@@ -74,7 +74,7 @@ def summarised(job: Job, joined: Joined) -> JobSummary:
 
 
 def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRank:
-    """`known`: of some of its calls it is known who waits for whom, or it has none."""
+    """A rank's mean step; `at`: its index. `known`: for some of its calls, if any, it is known who waits for whom."""
     parts = (times.compute_ns, times.host_ns, times.wait_ns, times.transfer_ns, times.unmatched_ns)
     compute, host, wait, transfer, apart = shared_out([int(part[at].sum()) for part in parts], count)
     late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
@@ -130,7 +130,7 @@ def of_ranks(
     rules: Sequence[RulePage] = (),
     trials: Report | None = None,
 ) -> Diagnosis:
-    """The Diagnosis: of the rank that it is about, and of all in brief. `integrity`: what is wrong with their set."""
+    """The Diagnosis of the rank that it is about, with all ranks in brief. `integrity`: notes on the set of ranks."""
     shown, notes = said.sections, merged_notes({rank.index: rank.integrity for rank in ranks}, said.sections.rank)
     if shown.program is not None and shown.program.infers and not all(rank.infers for rank in ranks):
         shown = replace(shown, program=replace(shown.program, workload=Workload.UNKNOWN))  # Others may train.
@@ -152,7 +152,7 @@ def of_ranks(
 
 
 def measured_ops(found: Measurements | None) -> MeasuredOps | None:
-    """How much of changed ops was measured."""
+    """How many ops whose changes were asked for were measured, and how many were not; None without a measurement."""
     if found is None:
         return None
     return MeasuredOps(found.count, len({one.spec for one in found.ops}) - found.count, found.seconds)

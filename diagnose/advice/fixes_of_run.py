@@ -40,7 +40,7 @@ NONE_FITS = Fix(
 
 
 class Situation(Struct, frozen=True):
-    """What is known of the run whose fixes they are."""
+    """What is known of the run that fixes are fitted to."""
 
     context: Context | None
     devices: Sequence[Device]
@@ -74,8 +74,9 @@ def _in_force(setting: Setting | None, run: Run | None) -> bool:
 
 
 def _followable(devices: Iterable[Device], fixes: Sequence[Fix]) -> tuple[Fix, ...]:
-    known = [device.compute_capability for device in devices]
-    left = [fix for fix in fixes if fix.setting is None or all(map(fix.setting.fits, known))]
+    """The fixes that all devices can follow; NONE_FITS if there were some, and no device can follow any."""
+    capabilities = [device.compute_capability for device in devices]
+    left = [fix for fix in fixes if fix.setting is None or all(map(fix.setting.fits, capabilities))]
     return tuple(left) or (NONE_FITS,) * bool(fixes)
 
 
@@ -90,9 +91,8 @@ def _fitted(here: Situation, finding: Finding) -> Finding:
         in_words, own_change = _in_its_words(here, _of_version(here.before, fix))
         site = site or (own_change.site if own_change else None)
         in_words = _with_command(() if here.context is None else here.context.command, in_words)
-        if not in_words.after or in_words.after not in [
-            one.after for one in fixes
-        ]:  # A framework has one setting for two.
+        # A framework may have one setting for two fixes.
+        if not in_words.after or in_words.after not in [one.after for one in fixes]:
             fixes.append(in_words)
     return replace(finding, fixes=tuple(fixes), site=site)
 
@@ -106,23 +106,24 @@ def _of_version(before: tuple[int, int] | None, fix: Fix) -> Fix:
 
 
 def _in_its_words(here: Situation, fix: Fix) -> tuple[Fix, Made | None]:
-    """The fix as the loop's owner has it, or as the change of the one call that the script makes, and where that is."""
+    """The fix as an argument of the framework (and None), else as a change of the script's call if it is known to be
+    only one, with the place of that call; else the fix with a comment on where its code goes."""
     setting, run = fix.setting, here.run
     if setting is None or run is None:
         return fix, None
     if caution := setting.caution(run):
         fix = replace(fix, do=f"{fix.do} {caution}", safety=Safety.NEEDS_JUDGEMENT)
-    told = setting.framework(here.program.loop, run) if here.program.loop is not Loop.OWN else None
-    if isinstance(told, Argument):
-        return replace(fix, before="", after=written(told)), None
+    theirs = setting.framework(here.program.loop, run) if here.program.loop is not Loop.OWN else None
+    if isinstance(theirs, Argument):
+        return replace(fix, before="", after=written(theirs)), None
     _, places = setting.made(run) or ("", ())
     made = places[0] if len(set(places)) == 1 else None  # Of several it is not known which.
     if made is not None:
         changed = with_settings(made.call, setting.arguments)
         before = f"{made.call}  # {PurePath(made.file).name}:{made.line}"
         fix = replace(fix, before=before, after=changed) if changed else fix
-    elif told:
-        fix = replace(fix, after=f"# {told}\n{fix.after}")
+    elif theirs:
+        fix = replace(fix, after=f"# {theirs}\n{fix.after}")
     return fix, made
 
 
@@ -173,7 +174,7 @@ def _is_python(text: str) -> bool:
 
 
 def _with_command(command: tuple[str, ...], fix: Fix) -> Fix:
-    """The fix for the command that ran, as the user would type it."""
+    """The fix with the command that ran in place of PLACEHOLDER, shortened; unchanged if not even two words fit."""
     words = [PurePath(command[0]).name, *command[1:]] if command else []
     short = next(many for many in range(len(words), -1, -1) if len(shlex.join(words[:many])) <= LONGEST_COMMAND)
     if short < min(len(words), 2) or not words:
@@ -187,7 +188,7 @@ _ANYONES_CODE = (SpanKind.LOADER, SpanKind.PYTHON, SpanKind.ANNOTATION)  # Spans
 
 
 def with_library(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
-    """The findings, those on time of the host with the library function that takes most of it, where frames tell."""
+    """The findings; those on host time name the library function that takes most of it, if frames were recorded."""
     try:
         return [(page, _with_call(finding, _call(facts, finding))) for page, finding in found]
     except Missing:
@@ -195,13 +196,14 @@ def with_library(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> lis
 
 
 def with_framework(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
-    """The findings, those on host time in a framework's own code with the setting of the framework that causes it."""
+    """The findings; those on host time in a framework's own code get the framework's setting for it as their fix."""
     loop = loop_owner(facts)
     return [(page, finding if loop is Loop.OWN else _of_framework(facts, loop, finding)) for page, finding in found]
 
 
 def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
-    """The finding with the framework's own setting as its fix, if the framework's loop takes the time."""
+    """The finding with the framework's setting as its fix, if most of its time is in the framework's own code; without
+    such a setting, with a sentence on that. Unchanged if it is not on host time, or the user's code takes it."""
     edits = [edit for edit in finding.edits if isinstance(edit, Shorten | Remove | Move)]
     if not edits or finding.per_sample or not (finding.host_bound or any(isinstance(edit, Remove) for edit in edits)):
         return finding
@@ -234,7 +236,7 @@ def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
 
 
 def _call(facts: Facts, finding: Finding) -> LibraryCall | None:
-    """The library function with most of the host time that the finding's fix would shorten."""
+    """The library function with most of the host time that the finding's fix would shorten; None without any such."""
     kind, own = facts.rank.spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in _ANYONES_CODE]
 
     def anyones(owner: IntArray | int, track: IntArray) -> npt.NDArray[np.bool_]:
@@ -248,7 +250,8 @@ def _call(facts: Facts, finding: Finding) -> LibraryCall | None:
 def _times(
     facts: Facts, edits: Iterable[Edit], fits: Callable[[IntArray | int, IntArray], npt.NDArray[np.bool_]]
 ) -> tuple[Intervals, IntArray]:
-    """Of the times that edits select those that fit, by spans (or the track of all) and tracks, with their tracks."""
+    """Of the times that edits select those that fit, and the track of each. `fits(owner, track)`: for each time whether
+    it fits; `owner`: the span (row) that each time is of, or the one track that all are of."""
     found, none = list[tuple[IntArray, ...]](), np.zeros(0, dtype=np.int64)
     for times, owner in (selected(facts, edit) for edit in edits):
         track = np.full(times.size, owner) if isinstance(owner, int) else facts.rank.spans["track"].to_numpy()[owner]

@@ -1,6 +1,6 @@
 """One action is one finding: what one change gains, with its parts; two ways to the same time with both fixes.
 
-What the other findings explain is none.
+A finding that others explain is dropped.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -20,20 +20,20 @@ MOST = 0.5  # Of the time that a finding is about: what touches so much of it is
 
 
 def merged(found: Sequence[Found]) -> list[Found]:
-    """The findings, each with the others that its first fix is for, as far as these are priced alike.
-    Of several rules it is that of the finding with the longest time. Where the fix is no change of the whole training,
-    and has no line, only those of one rule are merged."""
+    """One finding per first fix: of the rule with the longest time, with the evidence, edits and fixes of all that have
+    this fix. A fix at no line, which is no change of the whole training, merges findings of one rule only. Those whose
+    savings are of another kind (`per_sample`, `unless_above`) stay apart."""
     groups: dict[Hashable, list[Found]] = {}
     for place, one in enumerate(found):
-        fix = _fix(*one)
-        groups.setdefault(place if fix is None else fix, []).append(one)
+        key = _fix_key(*one)
+        groups.setdefault(place if key is None else key, []).append(one)
     ordered = [sorted(some, key=lambda one: -_ns(one[1])) for some in groups.values()]
     return [(some[0][0], _one(some)) for some in ordered]
 
 
 def one_of_each_choice(found: Sequence[Found], replay: Replay) -> list[Found]:
-    """The findings; of those that would compute the same less precisely the one that saves most, with all their fixes:
-    the numbers of the same work have one precision, so that both save no more."""
+    """The findings; of those whose first fix lowers the precision of the same work only the one that saves most, with
+    the fixes of all: work has one precision, so that two such fixes save no more than one."""
     asked = [one for one in found if one[1].fixes and one[1].fixes[0].safety is Safety.PRECISION]
     if len(asked) < 2:
         return list(found)
@@ -44,19 +44,19 @@ def one_of_each_choice(found: Sequence[Found], replay: Replay) -> list[Found]:
             best.append(one)
             continue
         place, (page, first) = left.index(same[0]), same[0]
-        told = replace(first, fixes=(*first.fixes, *one[1].fixes), also=first.also | one[1].also | {one[0].id})
-        best[best.index(same[0])] = left[place] = (page, told)
+        joined = replace(first, fixes=(*first.fixes, *one[1].fixes), also=first.also | one[1].also | {one[0].id})
+        best[best.index(same[0])] = left[place] = (page, joined)
         left.remove(one)
     return left
 
 
 def _ns(finding: Finding) -> float:
-    """What it is about takes; 0 where that is no time."""
+    """The ns per step of its first evidence; 0 if that has another unit."""
     first = finding.evidence[0]
     return first.value or 0.0 if first.unit == "ns" else 0.0
 
 
-def _fix(page: RuleName, finding: Finding) -> Hashable:
+def _fix_key(page: RuleName, finding: Finding) -> Hashable:
     """A key of the first fix and its line, equal for findings with the same fix; None of advice without a line."""
     if not finding.fixes or not (finding.site or finding.fixes[0].trial):
         return None
@@ -110,17 +110,17 @@ def _each_once(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 
 def explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
-    """Those that only say where time is lost, if once the others are fixed less than half of it is left to save.
-    Those that name no fix come last: what any other finding touches, or leaves to save, is told there. What saves
-    nothing of the step itself explains nothing."""
+    """The findings to drop: first those that only say where time goes (`unless_above`) and that save less than half as
+    much once the others are fixed; then those that name no fix, if others explain them or edit most of their time.
+    Findings per sample save nothing of the step: they are neither dropped nor explain others."""
     named = [one for one in worth if not one.finding.per_sample]
     explained = _left_out([one for one in named if not one.finding.names_no_fix], replay)
     return explained + _left_out([one for one in named if one not in explained], replay, True)
 
 
 def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> list[Priced]:
-    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains. A line whose time
-    was recorded is not explained by a cause that is only assumed, nor a cause by what comes after."""
+    """Of findings with `unless_above` (`bounds`: of those that name no fix) the ones that the others explain. One at a
+    line, whose time was recorded, is not explained by one of low confidence; none by those that come `after` it."""
     asked = [one for one in worth if (one.finding.names_no_fix if bounds else one.finding.unless_above)]
     codes = {one.page.code for one in asked}
     others = [one for one in worth if one not in asked and not one.finding.after & codes]

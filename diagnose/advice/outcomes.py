@@ -66,19 +66,19 @@ LOOK = Fix("Zoom into this time in the HTML timeline (--html).")
 
 
 def held(rank: Rank) -> frozenset[str]:
-    """Which of the keys of ASKS a recording has no need to be asked for."""
+    """Those keys of ASKS that the recording already has: no hint needs to ask for them."""
     known = {option for option in ASKS if rank.provenance.knows(option)}
     return frozenset(known | ({PROFILED} if rank.context is not None else set()))
 
 
 def asked(text: str, has: frozenset[str]) -> bool:
-    """Whether a text asks for what is there, and for nothing else."""
+    """Whether a text asks for something, and only for what the recording has (`has`: keys of ASKS)."""
     wanted = {option for option, words in ASKS.items() if words.search(text)}
     return bool(wanted) and wanted <= has
 
 
 def without(hint: str, has: frozenset[str]) -> str:
-    """A hint without the ways to record that were taken: of each sentence those are left that are not.
+    """A hint without the ways to record that this recording has taken; NOTHING_MORE if no way is left.
 
     >>> without("Record with diagnose profile, or save inside record_function.", frozenset({"profiled"}))
     'Save inside record_function.'
@@ -94,13 +94,14 @@ def without(hint: str, has: frozenset[str]) -> str:
 
 
 def _whole(way: str) -> str:
+    """The rest of a hint as the begin of a sentence: "Record with diagnose profile" of "diagnose profile"."""
     if re.match(r"with |diagnose |\w+=", way):
         return f"Record {'' if way.startswith('with ') else 'with '}{way}"
     return way[:1].upper() + way[1:]
 
 
 def in_findings(rank: Rank, found: Sequence[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
-    """The findings without fixes that only ask to record what is there."""
+    """The findings without fixes that only ask to record what is there; with LOOK where no other fix is left."""
     has = held(rank)
 
     def is_open(fix: Fix) -> bool:
@@ -111,11 +112,11 @@ def in_findings(rank: Rank, found: Sequence[tuple[RuleName, Finding]]) -> list[t
 
 
 def in_sections(one: Sections, facts: Facts) -> Sections:
-    """What is known of a rank, with hints for its recorder."""
+    """The sections of a rank, with hints on recording and effects of notes that suit its recorder."""
     has, nsight = held(facts.rank), facts.rank.provenance.format == "nsight"
-    told = _NOTES if nsight else _NOTES_ON_CPU if optional(trains_on_cpu, facts) else {}
+    effects = _NOTES if nsight else _NOTES_ON_CPU if optional(trains_on_cpu, facts) else {}
     absent = tuple(_hinted(each, each.what, nsight, has) for each in one.absent)
-    notes = tuple(replace(note, effect=told.get(note.what, note.effect)) for note in one.integrity)
+    notes = tuple(replace(note, effect=effects.get(note.what, note.effect)) for note in one.integrity)
     return replace(one, absent=absent, integrity=notes)
 
 
@@ -133,7 +134,7 @@ def in_outcomes(rank: Rank, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
 def unpriced(
     outcomes: Iterable[Outcome], before: Sequence[tuple[RuleName, Finding]], missing: Missing
 ) -> tuple[Outcome, ...]:
-    """The outcomes where nothing can be replayed: a finding whose price is unknown is none."""
+    """The outcomes where nothing can be replayed: rules that found something cannot tell, or crashed if that failed."""
     priceless = {page.id for page, _ in before}
     kind = OutcomeKind.CRASHED if isinstance(missing, Failed) else OutcomeKind.CANNOT_TELL
     return tuple(
@@ -156,7 +157,8 @@ def priced(
 
 
 def _with_price(outcome: Outcome, order: Ranked, in_force: bool) -> Outcome:
-    """A rule whose findings all cost nothing, or are explained by others, has found nothing; or no price is known."""
+    """The outcome of a rule after pricing: CLEAN if its fixes are all in force, or its findings are explained by others
+    or save nothing; CRASHED if their savings could not be found; else as it was."""
     named = outcome.rule, outcome.code
     if in_force:
         return Outcome(*named, OutcomeKind.CLEAN, "all that could be set for it is set already")

@@ -58,7 +58,7 @@ class Doubtful(Struct, frozen=True):
     cautions: Sequence[Caution]
 
     def doubts(self, one: Priced, step: Step) -> list[Doubt]:
-        """Each makes the finding a level less sure."""
+        """Why the finding is less sure than its rule says; each doubt lowers its confidence by one level."""
         found = []
         for caution in self.cautions:
             if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
@@ -72,20 +72,22 @@ class Doubtful(Struct, frozen=True):
             found.append(Doubt(f"the simulated step is off by {quality.error_share:+.0%} before fitting"))
         against = self._against(one.finding)
         if doubted := [ground for ground in Ground if any(ground in grounds for _, grounds in against)]:
-            said = " and ".join(_SAID[ground] for ground in doubted)
+            named = " and ".join(_SAID[ground] for ground in doubted)
             lost = any(note.severity is Severity.ERROR for note, _ in against)
-            found.append(Doubt(f"{said} are unreliable here, see Notes", lost))
+            found.append(Doubt(f"{named} are unreliable here, see Notes", lost))
         return found
 
     def bounded(self, finding: Finding, saving: Saving) -> Saving:
-        """The saving, but at most that where so much device work is missing that the device may not have been idle."""
-        lost = (Ground.DEVICE_IDLE in said and note.severity is Severity.ERROR for note, said in self._against(finding))
+        """The saving; with 0 as its low end where so much device work was lost that the device may not have idled."""
+        against = self._against(finding)
+        lost = (Ground.DEVICE_IDLE in grounds and note.severity is Severity.ERROR for note, grounds in against)
         return dataclasses.replace(saving, low_ns=0, basis=Basis.BOUNDED) if any(lost) else saving
 
     def _against(self, finding: Finding) -> list[tuple[IntegrityNote, frozenset[Ground]]]:
+        """The notes that doubt something that the finding's edits rest on, each with what it doubts of that."""
         own = self.replay.grounds(finding.edits)
         against = ((note, own.intersection(note.doubts)) for note in self.replay.notes)
-        return [(note, said) for note, said in against if said]
+        return [(note, doubted) for note, doubted in against if doubted]
 
 
 Factors = Mapping[Basis, tuple[float, float]]
@@ -112,8 +114,8 @@ def ranged(
     most_ns: int | None = None,
 ) -> tuple[int, int, int]:
     """Low, likely and high of a saving, ns per step: 0 <= low <= likely <= high <= step.
-    `high_ns`: as replayed by the highest estimates, for bounds alone, of which only the upper end says something.
-    `most_ns`: of the fix, whatever its basis; None: not known.
+    `high_ns`: as replayed by the highest estimates; only upper bounds (`basis.is_bound`) use it, and have 0 as low.
+    `most_ns`: what the fix can save at most, for all but bounds; None: not known.
     `doubt`: share by which the replay fails to explain the recording; odds may be lower and higher by that, too."""
     likely_ns = min(max(likely_ns, 0), step_ns)
     if basis.is_bound:
@@ -169,7 +171,7 @@ class Priced(Struct, frozen=True):
 
 
 def likely_ns(finding: Finding, gain_ns: int) -> int:
-    """What is likely of a gain by the replay: of a bound half (our choice)."""
+    """The likely saving of a finding that gains so much when replayed: half of it if it names no fix (our choice)."""
     return gain_ns // 2 if finding.names_no_fix else gain_ns
 
 
@@ -200,7 +202,7 @@ class Step(Struct, frozen=True):
         )
 
     def priced(self, page: RuleName, finding: Finding, alone: Saving, changes: Sequence[Change] = ()) -> Priced:
-        """A finding with its saving of the replayed step as one of this step. `changes`: what its edits do."""
+        """A finding with its saving of this step. `alone`: of the replayed step; `changes`: what its edits change."""
         phases, left = (finding.phase,), alone.device_left
         likely, high = (self.replayed_ns - ns for ns in (alone.likely_ns, alone.high_ns))
         gain_ns, high_ns = (self.ns - self.left(ns, left, phases) for ns in (likely, high))
@@ -212,8 +214,8 @@ class Step(Struct, frozen=True):
         return Priced(page, finding, saving, likely_ns(finding, max(gain_ns - own_ns, 0)), most_ns=most_ns)
 
     def _most_ns(self, alone: Saving, changes: Sequence[Change]) -> int | None:
-        """What a fix saves at most: of kernels all their time, of the host all but the device's work. None: not known.
-        The host's own time is no bound: less of it than a fix changes, and more, has been measured to go."""
+        """What a fix saves at most, in ns: one that changes kernels little more than their time, one that leaves the
+        device's work all but that; None: not known. Host time is no bound: more than a fix changes may go."""
         changed_ns, gone_ns = sum(one.ns for one in changes), (1 - alone.device_left) * self.device_ns
         recost = all(one.kind is ChangeKind.RECOST for one in changes)
         removed = all(one.kind is ChangeKind.REMOVE for one in changes) and gone_ns > MOSTLY * changed_ns
@@ -236,7 +238,7 @@ class Step(Struct, frozen=True):
         return Saving(low_ns, likely_ns, high_ns, basis, replayed_ns)
 
     def left(self, replayed_ns: int, device_left: float = 1.0, phases: Iterable[str] = ()) -> int:
-        """What this step takes, given what the replayed one does, and what share is left of the device's time.
+        """What this step takes, in ns, where the replayed one takes so much, with this share left of the device's time.
         `phases`: those in which no step is longer than the recorded ones any more."""
         ns = self._corrected(replayed_ns, device_left)
         warmer = CACHE_WARMTH * self.busy * (self.usual_ns - ns) / max(self.usual_ns, 1) * ns
@@ -244,7 +246,8 @@ class Step(Struct, frozen=True):
         return longer_ns + ns - round(warmer)
 
     def _corrected(self, replayed_ns: int, device_left: float) -> int:
-        """Without what recording adds, all of which is where the device does nothing, as far as it does nothing."""
+        """What a usual step takes where the replayed one takes so much. Only time in which the device does nothing is
+        scaled, as recording lengthens nothing else; `device_left`: share of the device's time that stays."""
         usual_ns, host_ns = self.usual_ns * self.size, self.replayed_ns - self.device_ns
         if not host_ns or usual_ns <= self.device_ns:
             return round(replayed_ns / self.replayed_ns * self.usual_ns)
@@ -253,7 +256,7 @@ class Step(Struct, frozen=True):
         return round(min(ns, usual_ns) / self.size)
 
     def figures(self, one: Sections) -> Sections:
-        """Figures of the recorded step as those of this step: work of the device as it was, and idle what is left."""
+        """The sections with figures of this step, not of the recorded one: device work as recorded, idle the rest."""
         whole, flops, host = one.breakdown, one.flops, one.host and self._host(one.host)
         if flops is not None:
             per_step, recorded_s = flops.flops / self.size, flops.flops / flops.flops_per_s
@@ -280,6 +283,7 @@ class Step(Struct, frozen=True):
         )
 
     def _host(self, one: HostTime) -> HostTime:
+        """The host's time by cause, scaled to the usual step, with the stalls of this step added."""
         parts = shared_out([ns * self.usual_ns for ns in one.parts.values()], max(one.step_ns, 1))
         found = dict(zip(one.parts, parts, strict=True))
         for cause, ns in self._stalls():
@@ -287,7 +291,7 @@ class Step(Struct, frozen=True):
         return HostTime(sum(found.values()), found)
 
     def _stalls(self) -> list[tuple[TimeCause, int]]:
-        """What this step takes longer than the usual one, by cause."""
+        """What this step takes longer than the usual one, in ns by cause: data loading, and all else. No zeros."""
         whole_ns = max(self.ns - self.usual_ns, 0)
         loading_ns = min(self.longer_ns.get("loader", 0), whole_ns)
         both = (TimeCause.LOADER, loading_ns), (TimeCause.OTHER_STEPS, whole_ns - loading_ns)
@@ -297,6 +301,7 @@ class Step(Struct, frozen=True):
         return replace(row, ns=round(row.ns * kept), share=row.ns * kept / self.ns)
 
     def _idle(self, rows: Sequence[IdleShare], waiting_ns: int) -> tuple[IdleShare, ...]:
+        """Idle time by cause, scaled to `waiting_ns` in all, with the stalls of this step on top; longest first."""
         whole_ns = max(sum(row.ns for row in rows), 1)
         parts = shared_out([row.ns * waiting_ns for row in rows], whole_ns)
         found = [replace(row, ns=ns, share=ns / self.ns) for row, ns in zip(rows, parts, strict=True)]

@@ -40,10 +40,10 @@ MOST_ROWS = 200  # Rows kept of a fact that is a list: the largest, which come f
 class StepTimes(Struct, frozen=True):
     """The used steps and how long they take."""
 
-    recorded: int
+    recorded: int  # How many steps were recorded, used or not.
     numbers: tuple[int, ...]
     measure: Measure
-    times_ns: tuple[int, ...]
+    times_ns: tuple[int, ...]  # Of each used step.
 
 
 class RankDiagnosis(Struct, frozen=True):
@@ -53,7 +53,7 @@ class RankDiagnosis(Struct, frozen=True):
     provenance: Provenance
     steps: StepTimes | None = None
     sequence: CollectiveSequence | None = None  # None: there is nothing to compare with other ranks by.
-    peers: Peers | None = None  # What the other ranks tell, where it was looked at with that: they wait for this one.
+    peers: Peers | None = None  # What the other ranks' recordings tell, if this one was analysed with them.
 
     @property
     def findings(self) -> tuple[RankedFinding, ...]:
@@ -67,7 +67,7 @@ class RankDiagnosis(Struct, frozen=True):
 
 
 def outline(facts: Facts) -> RankDiagnosis:
-    """What is told of every rank of a job, without findings."""
+    """What a diagnosis needs of every rank of a job: step times and breakdown, without findings and other sections."""
     rank, used = facts.rank, optional(steps, facts)
     if used is None:
         return RankDiagnosis(Sections(rank=rank.index, integrity=rank.integrity), rank.provenance)
@@ -86,7 +86,7 @@ def outline(facts: Facts) -> RankDiagnosis:
 
 
 def measured_sections(facts: Facts) -> dict[str, Any]:
-    """The sections of the rank that is shown which facts alone give, and what is absent."""
+    """Fields of Sections by name that facts alone give (no findings), and `absent`, the facts that are missing."""
     absent: list[Absent] = []
 
     def known(get: Callable[[Facts], T]) -> T | None:
@@ -144,7 +144,7 @@ class RankBrief(Struct, frozen=True):
 
 
 def in_brief(one: RankDiagnosis, ranks: int) -> RankBrief:
-    """A rank in brief, if there are so many ranks."""
+    """A rank in brief. `ranks`: how many there are: the more, the fewer steps are kept of each one's collectives."""
     known, found = one.sections, sorted(one.findings, key=lambda some: some.minor)
     return RankBrief(
         index=known.rank,
@@ -162,7 +162,7 @@ def in_brief(one: RankDiagnosis, ranks: int) -> RankBrief:
 
 
 def shared(brief: RankBrief, known: dict[object, Any]) -> RankBrief:
-    """The brief, of whose notes and findings those that other ranks have too are held once, in `known`."""
+    """The brief with notes and findings that are equal on other ranks as one object, for memory; `known` has them."""
 
     def once(values: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(known.setdefault(value, value) for value in values)

@@ -88,7 +88,7 @@ def ranked(
 def _ordered(
     found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, doubtful: Doubtful
 ) -> Ranked:
-    """All findings in their order, with savings: faults, options, where to look, then small and hidden ones."""
+    """All findings in their order, with savings: faults, options, those per sample, where to look, small, hidden."""
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
     savings = [doubtful.bounded(finding, saving) for (_, finding), saving in zip(found, savings, strict=True)]
     both = zip(found, savings, strict=True)
@@ -97,15 +97,15 @@ def _ordered(
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
     worth = [one for one in kept if not _minor(one, step)]
-    told_by_others = explained(worth, replay)
-    worth = [one for one in worth if one not in told_by_others]
+    dropped = explained(worth, replay)
+    worth = [one for one in worth if one not in dropped]
     alone = [one for one in worth if not one.finding.per_sample]
     placed = list[Priced]()
     for kind in Kind:
         some = [one for one in alone if one.finding.kind is kind]
         placed += chain(*_greedy(some, replay, step, doubtful, above=placed))
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step, doubtful)
-    shown = [one.finding for one in hidden]
+    hidden_findings = [one.finding for one in hidden]
     added = _added([*placed, *hidden], replay, step)
     placed, hidden = added[: len(placed)], added[len(placed) :]
     small += [one for one in placed if _minor(one, step)]
@@ -113,7 +113,7 @@ def _ordered(
     every = tuple(placed)
     last = sum(one.finding.kind is not Kind.WHERE_TO_LOOK for one in placed)
     placed[last:last] = [one for one in worth if one.finding.per_sample]  # Of another unit: after what saves time.
-    placed += [one for one in small if one.finding not in shown] + hidden
+    placed += [one for one in small if one.finding not in hidden_findings] + hidden
     finished = tuple(_finished(one, place, step, where, doubtful, replay) for place, one in enumerate(placed, start=1))
     faulty = [
         (one, said)
@@ -125,11 +125,11 @@ def _ordered(
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
-        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
+        tuple((one.page.id, one.alone) for one in nothing if one.finding not in hidden_findings),
         together if len(sure) == len(faulty) else _together(_added(sure, replay, step), step),
         together,
         _together([*every, *hidden], step),
-        explained=tuple(one.page.id for one in told_by_others),
+        explained=tuple(one.page.id for one in dropped),
     )
 
 
@@ -150,7 +150,7 @@ def _added(placed: Sequence[Priced], replay: Replay, step: Step) -> list[Priced]
 
 
 def _together(placed: Sequence[Priced], step: Step) -> Together | None:
-    """What those that fix something save: as much as these add up to, and as sure as the largest."""
+    """What those with a fix save together: the sum of what each adds, with the range of the basis of the largest."""
     some = [one.added for one in placed if one.fixes and one.added]
     if not some:
         return None
@@ -160,13 +160,13 @@ def _together(placed: Sequence[Priced], step: Step) -> Together | None:
 
 
 class Fixed(Struct, frozen=True):
-    """What has been fixed."""
+    """A set of fixes, as edits of the replay."""
 
     edits: tuple[Edit, ...] = ()
     phases: frozenset[str] = frozenset()  # In which no step is longer than the recorded ones any more.
 
     def with_one(self, one: Priced) -> Fixed:
-        """One more, whether it fixes something or not."""
+        """What is fixed with the edits of this one as well, whether it names a fix or not."""
         return Fixed((*self.edits, *one.finding.edits), self.phases | {one.finding.phase})
 
 
@@ -176,7 +176,7 @@ def _minor(one: Priced, step: Step) -> bool:
 
 
 def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[Priced]:
-    """At most MOST_PER_RULE findings of a rule, all in order of what they save alone."""
+    """At most MOST_PER_RULE findings of a rule, the last of them for all its smaller ones; by what they save alone."""
     of_rule: dict[str, list[Priced]] = {}
     for one in sorted(priced, key=lambda one: -one.alone.likely_ns):
         of_rule.setdefault(one.page.id, []).append(one)
@@ -204,21 +204,21 @@ def _as_one(rest: Sequence[Finding]) -> Finding:
 def _greedy(
     priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful, above: Sequence[Priced] = ()
 ) -> tuple[list[Priced], list[Priced]]:
-    """The findings in order once those `above` are fixed, and those that add little: take the best, ask the rest again.
+    """The findings in order once those `above` are fixed, and those that add little: take the best, price the others.
     The best is what likely adds most, given how sure it is, and whether it needs another fix first. Once nothing adds
     WORTH_SHARE any more, the rest are in the order of what they save alone."""
     rest, ordered = list(priced), list[Priced]()
-    sure = {id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] for one in rest}
+    weight = {id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] for one in rest}
     recorded = {id(one.finding): _recorded(one, priced, replay) for one in rest}
     while rest and len(ordered) < MOST_RANKED:
         gains = _gains(rest, [*above, *ordered], replay, step)
-        holds = [sure[id(one.finding)] * BOUND**one.finding.names_no_fix for one in rest]
+        holds = [weight[id(one.finding)] * BOUND**one.finding.names_no_fix for one in rest]
         expected = [gain * share for gain, share in zip(gains, holds, strict=True)]
         enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
         saving = [one for one, much in zip(rest, enough, strict=True) if much]
         waited_for, first = {one.page.code for one in saving}, {id(one.finding) for one in saving}
-        kept = [not one.finding.after & waited_for and not recorded[id(one.finding)] & first for one in rest]
-        best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
+        ready = [not one.finding.after & waited_for and not recorded[id(one.finding)] & first for one in rest]
+        best = max(range(len(rest)), key=lambda at: (enough[at], ready[at], expected[at], rest[at].alone.likely_ns))
         if not enough[best]:
             break
         ordered.append(rest.pop(best))
@@ -226,7 +226,8 @@ def _greedy(
 
 
 def _recorded(one: Priced, others: Sequence[Priced], replay: Replay) -> set[int]:
-    """Of a cause that is only assumed, and has no line, the findings at lines that most of its time was recorded at."""
+    """For a finding of low confidence without a line: ids of findings with a line that edit most of its time. They go
+    before it, as their time was recorded. Empty for others."""
     if one.finding.confidence.level is not Level.LOW or one.finding.site is not None:
         return set()
     placed = [other for other in others if other.finding.site is not None]
@@ -235,12 +236,14 @@ def _recorded(one: Priced, others: Sequence[Priced], replay: Replay) -> set[int]
 
 
 def _gains(some: Sequence[Priced], above: Sequence[Priced], replay: Replay, step: Step) -> list[int]:
+    """What each of `some` likely saves, in ns per step, if it is fixed after all `above`, and none other of them."""
     fixed = reduce(Fixed.with_one, (one for one in above if one.fixes), Fixed())
     base, *left = _left([fixed, *(fixed.with_one(one) for one in some)], replay, step)
     return [likely_ns(one.finding, base - ns) for one, ns in zip(some, left, strict=True)]
 
 
 def _left(every: Sequence[Fixed], replay: Replay, step: Step) -> list[int]:
+    """What the step takes after each of these sets of fixes, in ns."""
     after = replay.after([(one.edits, Estimate.LIKELY) for one in every])
     return [step.left(ns, share, one.phases) for (ns, share), one in zip(after, every, strict=True)]
 
@@ -256,7 +259,7 @@ def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step
 
 
 def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:
-    """The rule's, one lower for each doubt and low where one decides; that of the saving if that is less sure."""
+    """The rule's level, one lower for each doubt, low if one decides; that of the saving's range if that is lower."""
     if any(doubt.decides for doubt in doubts):
         return Level.LOW
     level, saving = one.finding.confidence.level, one.added or one.alone
@@ -267,7 +270,7 @@ def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:
 
 
 def _evidence(one: Priced, step: Step) -> tuple[Evidence, ...]:
-    """What the rule says, and what goes beside the longest time that it names, where more than that is saved."""
+    """What the rule says; where more is saved than the longest time that it names, with a sentence on why."""
     evidence, stalled_ns = one.finding.evidence, step.longer_ns.get(one.finding.phase, 0)
     saved_ns = max(each.likely_ns for each in (one.alone, one.added or one.alone))
     named = [ns for each in evidence[: 1 if stalled_ns else None] for ns in durations_ns(each.text)]
@@ -281,6 +284,7 @@ def _evidence(one: Priced, step: Step) -> tuple[Evidence, ...]:
 
 
 def _finished(one: Priced, place: int, step: Step, where: Where, doubtful: Doubtful, replay: Replay) -> RankedFinding:
+    """The finding as reports see it, at this place in the order (from 1); its spots on the timeline are still empty."""
     finding, alone, added, doubts = one.finding, one.alone, one.added, doubtful.doubts(one, step)
     why = "; ".join([finding.confidence.why, *(doubt.why for doubt in doubts)])
     return RankedFinding(

@@ -24,8 +24,8 @@ LEAST_STEPS = 3  # Fewer say nothing of noise.
 
 
 def without_profiler(ran: RankManifest) -> tuple[int, ...]:
-    """Times of steps without the profiler, by the device's clock where there is one; () if they are no times.
-    They are the last whole cycles, so that long steps weigh what they weigh."""
+    """Times of steps without the profiler in ns, by the device's clock where there is one; () if one is not positive.
+    Only the last whole cycles count, so that long steps of a cycle have their share; all if there is no whole one."""
     timed = ran.unprofiled
     times = () if timed is None else timed.device_ns or timed.wall_ns
     whole = len(times) // max(ran.cycle, 1) * max(ran.cycle, 1)
@@ -33,14 +33,14 @@ def without_profiler(ran: RankManifest) -> tuple[int, ...]:
 
 
 def means_of_blocks(times_ns: Sequence[float]) -> list[float]:
-    """Of BLOCKS blocks of consecutive steps, or of each step if these are fewer."""
+    """The mean of each of BLOCKS blocks of consecutive steps, in order; of fewer steps the steps themselves."""
     count = min(BLOCKS, len(times_ns))
     edges = [round(k * len(times_ns) / count) for k in range(count + 1)]
     return [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
 
 
 def blocks_of(times_ns: Sequence[float]) -> Spread | None:
-    """How means of blocks differ; None of fewer steps than LEAST_STEPS."""
+    """The standard deviation of the means of blocks, as a share of the mean step; None of fewer than LEAST_STEPS."""
     if len(times_ns) < LEAST_STEPS:
         return None
     means = means_of_blocks(times_ns)
@@ -48,21 +48,21 @@ def blocks_of(times_ns: Sequence[float]) -> Spread | None:
 
 
 def error_of(times_ns: Sequence[float]) -> Spread | None:
-    """The error of the mean of consecutive steps; None of fewer than LEAST_STEPS."""
+    """The standard error of the mean of consecutive steps, as a share of it; None of fewer than LEAST_STEPS."""
     blocks = blocks_of(times_ns)
     return None if blocks is None else Spread(blocks.share / math.sqrt(blocks.freedom + 1), blocks.freedom)
 
 
 def between_runs(measure: Measure, spending: Sequence[AttributedTime], step_ns: float, ranks: int | None) -> Spread:
-    """How equal runs of a training usually differ. `spending`: of a recorded step; `step_ns`: without the profiler, if
-    that is known; `ranks`: None if not known."""
+    """How the mean steps of equal runs of a training usually differ. `spending`: of a recorded step; `step_ns`: without
+    the profiler, if that is known; `ranks`: how many, None if not known."""
     if measure is Measure.HOST:
         return RANKS if (ranks or 1) > 1 else CPU
     return of_waits(*waiting_shares(spending, step_ns))
 
 
 def waiting_shares(spending: Sequence[AttributedTime], step_ns: float) -> tuple[float, float]:
-    """Of the step in which the GPU waits for its host: for launches, and for batches, copies, results and the like."""
+    """Shares of the step in which the GPU waits for its host: for launches, and for named causes such as batches."""
     alone_ns = sum(row.ns for row in spending if _needs_no_host(row))
     waits = [row for row in spending if not _needs_no_host(row)]
     named_ns = sum(row.ns for row in waits if not is_for_launches(row.part.value, row.kind))
@@ -72,7 +72,7 @@ def waiting_shares(spending: Sequence[AttributedTime], step_ns: float) -> tuple[
 
 
 def is_for_launches(part: str, kind: str) -> bool:
-    """Whether an idle part goes on until the next launch; from run to run the same gap goes to another such cause."""
+    """Whether idle time ends with the next launch. The same gap may have another of these causes in another run."""
     return part == Part.IDLE.value and kind in _FOR_LAUNCHES
 
 
@@ -80,6 +80,6 @@ _FOR_LAUNCHES = {*LAUNCHING, TimeCause.OPTIMIZER, TimeCause.PYTHON, TimeCause.BE
 
 
 def _needs_no_host(row: AttributedTime) -> bool:
-    """Whether the device goes on by itself: in kernels, and in copies and fills of its own memory."""
+    """Whether the device works without its host: in kernels, work not recorded, copies and fills of its own memory."""
     on_device = row.part is Part.EXPOSED_COPY and ("DtoD" in row.name or row.name.startswith("Memset"))
     return on_device or row.part in (Part.COMPUTE, Part.WORK_NOT_RECORDED)

@@ -21,7 +21,7 @@ from diagnose.capture.run import prepare
 
 
 class Wish(Struct, frozen=True):
-    """For a recording."""
+    """What a recording is wanted for, and what it should hold."""
 
     why: str  # A clause, in the present tense.
     every: int = 1
@@ -30,19 +30,19 @@ class Wish(Struct, frozen=True):
 
 
 class Recordings:
-    """Of a run that a command of this machine watches. One is made at a time; a failure ends them, not the run."""
+    """Recordings of a run that a command of this machine watches, one at a time. A failure ends them, not the run."""
 
     def __init__(
         self, part: Part, command: Sequence[str], most: int, wish: Callable[[], Wish | None], say: Callable[[str], None]
     ) -> None:
-        """`wish()` is asked for so many at most; what users ask for is made beyond that."""
+        """`wish()` gives the log's next wish, or None; at most `most` of these are made, and all that users ask for."""
         self._part, self._command, self._left, self._wish, self._say = part, command, most, wish, say
         self._number, self._made, self._why = 1, Part(part.recording), ""
         self._under_way = self._failed = False
         self._granted: set[Path] = set()
 
     def look(self) -> None:
-        """See to what is to be recorded. To be called about every second."""
+        """Begin or complete a recording if it is time. To be called about every second."""
         self._try(self._go_on)
 
     def end(self) -> None:
@@ -54,7 +54,7 @@ class Recordings:
         """Begin a recording if one is asked for, or complete the current one once all ranks of this command made it."""
         if not self._under_way:
             self._begin()
-        elif self._over():
+        elif self._is_recorded():
             self._complete()
 
     def _try(self, act: Callable[[], None]) -> None:
@@ -102,7 +102,8 @@ class Recordings:
                 return Wish(str(message.get("why", "on request")))
         return None
 
-    def _over(self) -> bool:
+    def _is_recorded(self) -> bool:
+        """Whether all ranks of this command that take part in the current recording have made it."""
         shared, made = Board(self._made.shared), Board(self._made.work).posted(f"{MADE}.")
         names = [path.name.removesuffix(".claim") for path in self._made.shared.glob("rank*.claim")]
         return made > 0 and made >= sum(shared.claimed(name) == self._made.name for name in names)
@@ -125,9 +126,7 @@ class Recordings:
 
 def ask(folder: Path) -> Path:
     """Ask for a recording of a run that is watched into this folder. Returns where it will lie.
-
-    Raises CannotRecord if nobody watches it.
-    """
+    Raises CannotRecord if nobody watches it."""
     part = _watched(folder)
     board = Board(part.shared)
     try:
@@ -151,7 +150,7 @@ def goes_on(folder: Path) -> bool:
 
 
 def folder_of(pid: int) -> Path:
-    """Into which a process is watched, or one that it has started. Raises CannotRecord if that is not known."""
+    """The folder into which a process, or a child of it, is watched. Raises CannotRecord if that is not known."""
     wanted = f"{VARIABLE}=".encode()
     for process in (pid, *_children(pid)):
         with suppress(OSError):

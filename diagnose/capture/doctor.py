@@ -71,7 +71,7 @@ def check_sampling(root: Path) -> Iterator[Check]:
     what, fix = f"allowed: kernel.perf_event_paranoid is {level}", ""
     if not level:
         what, fix = "this kernel has no perf events", "Use another kernel for nsys sampling."
-    elif _may(root, CAP_SYS_ADMIN) or _may(root, CAP_PERFMON):
+    elif _has_capability(root, CAP_SYS_ADMIN) or _has_capability(root, CAP_PERFMON):
         what = "allowed, by capability"
     elif int(level) > NO_SAMPLING_ABOVE:
         what = f"not for nsys: kernel.perf_event_paranoid is {level}"
@@ -85,13 +85,13 @@ def check_sampling(root: Path) -> Iterator[Check]:
 def check_counters(root: Path) -> Iterator[Check]:
     """Whether GPU performance counters may be read; nothing without NVIDIA's driver."""
     lines = _read(root / "proc/driver/nvidia/params").splitlines()
-    if "RmProfilingAdminOnly: 1" in lines and not _may(root, CAP_SYS_ADMIN):
+    if "RmProfilingAdminOnly: 1" in lines and not _has_capability(root, CAP_SYS_ADMIN):
         yield Check("GPU counters", "limited", "for administrators only (RmProfilingAdminOnly is 1)", ALLOW_COUNTERS)
     elif lines:
         yield Check("GPU counters", "ok", "allowed")
 
 
-def _may(root: Path, capability: int) -> bool:
+def _has_capability(root: Path, capability: int) -> bool:
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", _read(root / "proc/self/status"), re.MULTILINE)
     return found is not None and bool(int(found[1], 16) >> capability & 1)
 
@@ -136,7 +136,7 @@ def can_record(found: Sequence[Check]) -> bool:
 
 
 def look_at_torch(python: str, timeout_s: float = PROBE_S) -> Torch:
-    """What torch is like for an interpreter."""
+    """What the probe finds of torch in this Python; `error` says why if it fails, crashes or takes too long."""
     # As text: run as a file, it would put this folder before the modules that torch imports.
     command = [python, "-c", Path(probe.__file__).read_text(encoding="utf-8")]
     try:

@@ -34,14 +34,14 @@ _MEETING = {"rdzv_id", "rdzv_endpoint", "master_addr", "master_port", "main_proc
 
 
 def of(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """What tells the job from others; None if no other command records it, as far as can be seen."""
+    """A name of the job that all its commands agree on; None if no other command records it, as far as can be seen."""
     for size, names in _SIZES.items():
         if _most(environment.get(size, "")) > 1:
             return "/".join([size, *(environment.get(name, "") for name in names)])
-    told = _options(command)
-    if not any(_most(told.get(name, "")) > 1 for name in _NODES) or not _MEETING & set(told):
+    options = _options(command)
+    if not any(_most(options.get(name, "")) > 1 for name in _NODES) or not _MEETING & set(options):
         return None
-    return "/".join(f"{name}={told[name]}" for name in sorted(_MEETING & set(told)))
+    return "/".join(f"{name}={options[name]}" for name in sorted(_MEETING & set(options)))
 
 
 def _options(command: Sequence[str]) -> dict[str, str]:
@@ -88,7 +88,7 @@ class Owner(msgspec.Struct, frozen=True):
     started: str = ""  # As /proc counts, if it tells: a container that starts anew gives the same number again.
 
     def alive(self, file: Path) -> bool:
-        """Whether it may still be there; on other machines its `file` tells, which it touches all the time."""
+        """Whether it may still be there; on another machine by the age of its `file`, which it touches all the time."""
         if self.host != socket.gethostname():
             with suppress(OSError):
                 return _now_s(file.parent) - file.stat().st_mtime < SILENT_S
@@ -121,11 +121,9 @@ class Begun(msgspec.Struct, frozen=True):
 
 def take(folder: Path, plan: Plan, job: str | None, overwrite: bool = False) -> tuple[Part, bool]:
     """Make the folder, empty, and ours; of a job that other commands record, too, join them.
-
     Returns this command's part, and whether it is the first. What an attempt without a recording has left goes;
     `overwrite`: an earlier recording goes, too. Nothing but files of ours is ever removed. Raises CannotRecord if the
-    folder holds anything else, or if another recording is being made there; OSError if it cannot be written.
-    """
+    folder holds anything else, or if another recording is being made there; OSError if it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(folder):
         if any(alive(folder)):
@@ -171,7 +169,7 @@ class Heartbeat:
         self._file, self._last_s = part.work / OWNER, time.monotonic()
 
     def beat(self) -> None:
-        """The command is still there; may be called often."""
+        """Show that the command is still there, every HEARTBEAT_S; may be called more often."""
         if time.monotonic() - self._last_s > HEARTBEAT_S:
             self._last_s = time.monotonic()
             with suppress(OSError):
@@ -180,7 +178,7 @@ class Heartbeat:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """A lock in the folder, so that a command which begins sees what another has begun before."""
+    """A lock in the folder, so that a command sees what another has begun before; waits LOCKED_S for it at most."""
     lock, until = folder / LOCK, time.monotonic() + LOCKED_S
     while True:
         try:

@@ -50,7 +50,7 @@ class Recording:
 
     _active: ClassVar[Recording | None] = None
     _last_run: ClassVar[str | None] = None
-    """That this process took part in: its folder may still be there when the next one is looked for."""
+    """The run that this process took part in last: its folder may still be there when the next one is looked for."""
 
     def __init__(self, folder: Path, plan: Plan, overwrite: bool = False, finds_steps: bool = False) -> None:
         """`finds_steps`: optimizers mark the steps until the loop calls `step()`."""
@@ -65,11 +65,11 @@ class Recording:
 
     @property
     def finished(self) -> bool:
-        """All is recorded: the loop may end, or go on undisturbed."""
+        """Whether all is recorded: the loop may end, or go on undisturbed."""
         return self._recorder is not None and self._recorder.over
 
     def __enter__(self) -> Recording:
-        """Raises CannotRecord if the folder cannot be used, or another recording is being made in this process."""
+        """Begin recording. Raises CannotRecord if the folder cannot be used, or this process is recording already."""
         if Recording._active is not None:
             raise CannotRecord("This process is already recording. End that recording first.")
         here = place.find()
@@ -90,7 +90,7 @@ class Recording:
         return self
 
     def step(self) -> None:
-        """A training step has ended."""
+        """To be called when a training step has ended. From the first call on, only calls mark steps."""
         was_found, self._found = self._found is not None and self._number >= 0, None
         if self._recorder is not None:
             self._recorder.steps_by = "code"
@@ -133,7 +133,7 @@ class Recording:
         self.end("itself" if kind is None else "crashed")
 
     def end(self, how: str) -> None:
-        """No more steps come: the training has ended "itself", or has "crashed"."""
+        """Complete the recording, as no more steps come: the training has ended "itself", or has "crashed"."""
         recorder, Recording._active = self._recorder, None
         if self._hook is not None:
             self._hook.remove()
@@ -152,7 +152,7 @@ class Recording:
 
 
 class AskedInCode:
-    """Sees to recordings that are asked for while code of its own watches a training; by a thread."""
+    """A thread that makes the recordings users ask for, while a training is watched from its own code."""
 
     def __init__(self, part: Part) -> None:
         self._recordings = Recordings(part, sys.argv, 0, lambda: None, self._say)
@@ -161,7 +161,7 @@ class AskedInCode:
         self._thread.start()
 
     def end(self) -> None:
-        """The training has ended."""
+        """Stop the thread, and complete a recording that is under way: the training has ended."""
         self._over.set()
         self._thread.join()
         self._recordings.end()
@@ -176,7 +176,7 @@ class AskedInCode:
 
 
 class OptimizerHooks:
-    """Has `act(optimizer)` called after each optimizer's step, and its time told apart, until `remove()`."""
+    """Has `act(optimizer)` called after each optimizer's step, and times that step, until `remove()`."""
 
     def __init__(self, act: Callable[[object], None]) -> None:
         """Call `act(optimizer)` after each optimizer step, and time the step as the phase OPTIMIZER."""
@@ -196,6 +196,6 @@ class OptimizerHooks:
         self._hooks = register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(stepped)
 
     def remove(self) -> None:
-        """Call it no more."""
+        """Call `act` no more."""
         for hook in self._hooks:
             hook.remove()

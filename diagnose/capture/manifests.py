@@ -37,6 +37,8 @@ _IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=://hooks\.)\S+|(?<=[?#])\S+
 
 
 class _Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process of a run has noted for all of them, in run.json."""
+
     host: Host = Host()
     versions: dict[str, str] = {}
     environment: dict[str, str] = {}
@@ -57,14 +59,14 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
     for word in command:
         name, is_set, _ = word.partition("=")
         secret = bool(_SECRET.search(name)) and (bool(is_set) or word.startswith("-"))
-        told = _IN_ADDRESS.sub("***", word) if "://" in word else word
-        shown.append("***" if hidden and not word.startswith("--") else f"{name}=***" if secret and is_set else told)
+        public = _IN_ADDRESS.sub("***", word) if "://" in word else word
+        shown.append("***" if hidden and not word.startswith("--") else f"{name}=***" if secret and is_set else public)
         hidden = secret and not is_set
     return shown
 
 
 def said(part: Part) -> tuple[list[RankManifest], dict[int, str]]:
-    """What the processes of a run have said of themselves, by rank; where none of it can be read, a sentence."""
+    """The manifests that the ranks have left so far, in order; and a sentence by rank on each that cannot be read."""
     ranks, notes = list[RankManifest](), dict[int, str]()
     for number in sorted(_numbers(part, "rank*.json")):
         try:
@@ -87,7 +89,7 @@ def _numbers(part: Part, pattern: str) -> set[int]:
 
 
 def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Manifest:
-    """Add what the processes have left and notes of the run, and remove their working files."""
+    """Write the manifest with what the processes have left and notes of the run, and remove their working files."""
     folder, work, (ranks, unreadable) = part.recording, part.work, said(part)
     begun = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
     notes = [*notes, *unreadable.values()]
@@ -150,12 +152,14 @@ def _too_few(seen: Mapping[str, int]) -> str:
 
 
 def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest:
+    """The rank with None in place of each file that it names and that is not in the folder."""
     named = {kind: getattr(rank, kind) for kind in FILES.values()}
     there = {kind: name if name and (folder / name).is_file() else None for kind, name in named.items()}
     return msgspec.structs.replace(rank, **there)
 
 
 def _silent(number: int) -> RankManifest:
+    """The manifest of a rank that has left none, with the names of all files that it may have written."""
     named = {kind: f"rank{number}.{kind}.{ENDINGS['torch']}" for kind in FILES.values()}
     return msgspec.convert({"rank": number, **named}, RankManifest)
 
@@ -186,9 +190,9 @@ def _write(folder: Path, manifest: Manifest) -> None:
     unfinished.replace(folder / NAME)
 
 
-def _known(told: dict[str, Any]) -> dict[str, Any]:
-    """Without what is not known: of ranks that were only timed there may be thousands."""
-    inner = {name: _known(value) if isinstance(value, dict) else value for name, value in told.items()}
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a rank, and those inside them, that are not None or empty: there may be thousands of such ranks."""
+    inner = {name: _known(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in inner.items() if value not in (None, {}, [], ())}
 
 
@@ -202,36 +206,34 @@ def completes(part: Part) -> bool:
 
 
 def leave(part: Part) -> None:
-    """The command of this part has ended, and another one completes the recording."""
+    """Note that the command of this part has ended, for the one that completes the recording."""
     with suppress(OSError):
         (part.work / LEFT).touch()
 
 
 def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
-    """Until all ranks and commands of other machines have said their last, or for as long as files may take to be seen.
-
-    What is looked for is opened by its name: folders that machines share list new files late.
-    """
+    """Wait until all ranks and commands of other machines have said their last, but no longer than files may take to be
+    seen. What is looked for is opened by its name: folders that machines share list new files late."""
     several = folders.begun(part).job is not None
     known = None
     with suppress(msgspec.MsgspecError):
         known = rank(part, 0)
     if not several and (known is None or known.peers in (None, known.world_size)):
         return  # All have ended with the command.
-    until, told = time.monotonic() + folders.APPEARS_S, False
+    until, announced = time.monotonic() + folders.APPEARS_S, False
     missing = set(range(known.world_size)) if known is not None else set[int]()
     while (missing := {one for one in missing if _may_come(part, one, several)}) or _others_go_on(part):
         if time.monotonic() > until:
             break
-        if missing and not told and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
-            told = True
+        if missing and not announced and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
+            announced = True
             late = units.ranks(missing)
             say(f"waiting up to {folders.APPEARS_S:.0f} s for the results of {late} from other commands")
         time.sleep(POLL_S)
 
 
 def rank(part: Part, number: int) -> RankManifest | None:
-    """What a rank has said of itself; None if that is not there. Raises msgspec.MsgspecError."""
+    """The manifest that a rank has left so far; None if there is none. Raises msgspec.MsgspecError if it is damaged."""
     try:
         found, dropped = lenient.read((part.shared / f"rank{number}.json").read_bytes(), RankManifest)
     except OSError:

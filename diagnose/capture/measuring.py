@@ -37,6 +37,8 @@ class Setting(Struct, frozen=True):
 
 
 class _Found(Struct):
+    """What the process that measures has said so far; `done`: by index of the op and change."""
+
     device: str | None = None
     torch: str = ""
     done: dict[tuple[int, str], MeasuredOp] = field(default_factory=dict)
@@ -149,14 +151,14 @@ def _answers(output: int, deadline: float, found: _Found) -> Generator[dict[str,
 
 
 def together(before: Measurements, now: Measurements) -> Measurements:
-    """Both, each op and change as measured last."""
+    """Both as one; of each op and change only the later measurement, even if that failed."""
     again = {(one.spec, one.change) for one in now.ops}
     kept = [one for one in before.ops if (one.spec, one.change) not in again]
     return msgspec.structs.replace(now, ops=(*kept, *now.ops), seconds=before.seconds + now.seconds)
 
 
 def write(path: Path, measured: Measurements) -> None:
-    """The file, whole or not at all. Raises OSError."""
+    """Write the file, whole or not at all. Raises OSError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(gzip.compress(msgspec.json.encode(measured)))

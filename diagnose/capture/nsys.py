@@ -51,7 +51,7 @@ def find(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """What to run instead of `run`. Says what cannot be recorded here. Raises CannotRecord."""
+    """The command that runs `run` under nsys. Says what cannot be recorded here. Raises CannotRecord."""
     try:
         known = subprocess.run(
             [nsys, "profile", "--help"],
@@ -82,7 +82,7 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
 
 
 def collect(part: Part, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[str]:
-    """Make the files that the ranks name of what nsys recorded. Yields what went wrong, in sentences."""
+    """Make each file that a rank names from the reports of nsys; delete all other reports. Yields what went wrong."""
     for kind in OF_TIMES:
         named = {getattr(rank, FILES[kind]): rank for rank in ranks}
         wanted = {file: rank for file, rank in named.items() if file is not None}
@@ -94,7 +94,7 @@ def collect(part: Part, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[st
 
 
 def _collected(part: Part, nsys: str, number: str, name: str, wanted: Mapping[str, RankManifest]) -> Iterator[str]:
-    """The same of one report, by its number, which gets this name. `wanted`: ranks by the names of their files."""
+    """The same of the report with this number, which is renamed to `name`. `wanted`: ranks by their files' names."""
     folder = part.recording
     report = folder / f"{REPORT}.{number}.nsys-rep"
     if number == "1" and not report.is_file():
@@ -123,9 +123,7 @@ def _collected(part: Part, nsys: str, number: str, name: str, wanted: Mapping[st
 
 def _cut(export: Path, process: int, target: Path) -> bool:
     """Write what an export holds of one process, by its id, and no texts but those that this refers to.
-
-    Returns whether it holds anything; if not, nothing is written.
-    """
+    Returns whether it holds anything; if not, nothing is written."""
     rows = 0
     with closing(sqlite3.connect(target)) as db:
         db.execute("ATTACH ? AS whole", (str(export),))

@@ -73,11 +73,8 @@ class Recorded(Struct, frozen=True):
 
 
 def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = False, job: str | None = None) -> Part:
-    """Make the folder and put into it what the processes need. Raises CannotRecord.
-
-    Where other commands of the same `job` record into it, this one joins them. `overwrite`: a recording that is there
-    is replaced.
-    """
+    """Make the folder and put into it what the processes need. Raises CannotRecord. Where other commands of the same
+    `job` record into it, this one joins them. `overwrite`: a recording that is there is replaced."""
     if plan.tracer == "nsys":
         nsys.find()
         if job is not None:
@@ -113,11 +110,9 @@ def run(
     limit_s: float = inf,
     look: Callable[[], None] = lambda: None,
 ) -> Recorded:
-    """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start.
-
-    `variables` are added to its environment. With `output`, which gets all that it prints, it has no input. It is ended
-    once it has run for `limit_s` seconds. Meanwhile `look()` is called about every LOOK_S.
-    """
+    """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start, or the recording
+    cannot be written. `variables` are added to its environment. With `output`, which gets all that it prints, it has no
+    input. It is ended once it has run for `limit_s` seconds. Meanwhile `look()` is called about every LOOK_S."""
     environment = {**os.environ, **(variables or {}), RECORDING: str(part.work)}
     no_input = None if output is None else subprocess.DEVNULL
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(part.work / SITE), os.environ.get("PYTHONPATH")]))
@@ -172,7 +167,8 @@ def _watch(
     limit_s: float,
     look: Callable[[], None],
 ) -> bool:
-    """Wait for the end of the child. Returns whether it ended because all was recorded."""
+    """Wait for the end of the child, and end it if it goes on for long after all was recorded, or beyond `limit_s`.
+    Returns whether all was recorded, the run was to end then, and nobody interrupted it."""
     over, looked, begun, alive = 0.0, 0.0, time.monotonic(), folders.Heartbeat(part)
     news = _News(board, plan, say, alone=folders.begun(part).job is None)
     while child.poll() is None:
@@ -219,7 +215,7 @@ class _News:
         self.told: set[str] = set()
 
     def tell(self) -> None:
-        """All that is new."""
+        """Tell all that is new; of several commands of a job only the one with rank 0 speaks."""
         heard = self._alone or any(self._board.read(name) is not None for name in ("rank0", REFUSED))
         for name, words in NEWS.items():
             post = self._board.read(name)
@@ -236,21 +232,21 @@ def _signal(child: subprocess.Popen[bytes], part: Part, plan: Plan, number: int)
     if plan.tracer == "torch":
         child.send_signal(number)
         return
-    for process in _trained(part).intersection(_processes_of(part)):  # One that has ended may have left its number.
+    # A process that has ended may have left its number to another one.
+    for process in _trained_processes(part).intersection(_processes_of(part)):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
 
-def _trained(part: Part) -> set[int]:
+def _trained_processes(part: Part) -> set[int]:
+    """Ids of the training processes that have finished recording, or failed to."""
     return {int(path.name.split(".")[1]) for path in part.work.glob("done.*.post")}
 
 
 @contextmanager
 def _signals_for(child: subprocess.Popen[bytes], part: Part, plan: Plan) -> Iterator[list[int]]:
-    """Pass signals on to the child, as if it stood in our place. Yields those that came.
-
-    That which asks for a recording of a watched run is for us: launchers end at it.
-    """
+    """Pass signals on to the child, as if it stood in our place. Yields a list that collects those that came.
+    The signal that asks for a recording of a watched run is for us: launchers end at it."""
     received, first_s, board = list[int](), 0.0, Board(part.work)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -324,11 +320,9 @@ def end_orphans(part: Part) -> None:
 
 def _processes_of(part: Part) -> list[int]:
     """Other processes whose environment names this part; none where there is no /proc to tell.
-
-    One that has left this session is meant to outlive the run, unless it trained.
-    """
+    Without those that have left this session: they are meant to outlive the run, unless they trained."""
     wanted, found = f"{RECORDING}={part.work}".encode(), []
-    trained = _trained(part)
+    trained = _trained_processes(part)
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             number = int(entry.name)

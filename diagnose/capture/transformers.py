@@ -49,6 +49,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers 
         self._end("itself")
 
     def _end(self, how: str) -> None:
+        """End this recording, as in `Recording.end`."""
         Record._begun = None
         self._recording.end(how)
 

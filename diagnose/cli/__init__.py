@@ -1,4 +1,4 @@
-"""The command line: words into calls, a result into an exit code. One file per command; commands load when called."""
+"""The command line: words into calls, a result into an exit code. Commands and their modules load when called."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ COMMANDS = {  # And their lines in the help.
     "doctor": "Check what this machine can record, and how to fix what it cannot.",
     "rules": "List all rules, show one, or test your own.",
 }
-ELSEWHERE = {  # Module and name of a command that is not `command` of the module that is called as it is.
+ELSEWHERE = {  # (module, name) of commands that are not `command` of the module with their name.
     "baseline": ("compare", "baseline"),
     "doctor": ("record", "doctor"),
     "ledger": ("patch", "ledger"),

@@ -157,13 +157,14 @@ def _show_log(log: WatchedRun, folder: str, files: Mapping[str, str], shape: str
 
 
 def _faults_over(diagnosis: Diagnosis, share: float) -> list[RankedFinding]:
+    """The faults, not options, whose likely saving is more than this share of the step."""
     from diagnose.contracts.finding import Kind
 
     return [one for one in diagnosis.findings if one.kind is Kind.FAULT and one.share_of_step > share]
 
 
 def _end(diagnosis: Diagnosis, over: Collection[RankedFinding], quiet: bool) -> None:
-    """Exit with a code of its own where nothing could be measured, or a fix would save more than it may."""
+    """Exit with INCONCLUSIVE if nothing could be measured, with TOO_SLOW if there are faults in `over`; else return."""
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
     if over and not quiet:

@@ -116,16 +116,16 @@ def command(
 
 
 def _end(found: Comparison, fail_over: float | None, quiet: bool) -> None:
-    """Exit with a code of its own where nothing can be told, or the step has become slower than it may."""
+    """Exit with TOO_SLOW if the whole interval is over `fail_over`, INCONCLUSIVE if that or the verdict is open."""
     low, code = found.difference_share.low, INCONCLUSIVE if found.verdict == "cannot_tell" else 0
     if fail_over is not None and found.verdict == "slower" and low is not None:
-        told = f"slower by at least {low:.1%}; the limit is {fail_over:.1%}."
+        limit = f"slower by at least {low:.1%}; the limit is {fail_over:.1%}."
         if low > fail_over:
-            told, code = f"Failed --fail-over: {told}", TOO_SLOW
+            limit, code = f"Failed --fail-over: {limit}", TOO_SLOW
         elif found.difference_share.likely > fail_over:
-            told, code = f"Cannot decide --fail-over: {told} Record more runs of each side.", INCONCLUSIVE
+            limit, code = f"Cannot decide --fail-over: {limit} Record more runs of each side.", INCONCLUSIVE
         if code and not quiet:
-            click.echo(told, err=True)
+            click.echo(limit, err=True)
     if code:
         raise click.exceptions.Exit(code)
 

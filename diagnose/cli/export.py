@@ -52,7 +52,7 @@ def command(paths: tuple[str, ...], folder: Path | str, names: tuple[str, ...], 
 
 @contextmanager
 def _local(folder: Path | str) -> Iterator[Path]:
-    """The folder; of a URL one of this machine, which is put there once it is whole."""
+    """The folder to write to; for a URL a temporary one, whose files are uploaded on leaving without an error."""
     from diagnose.exporting.run import FILE
     from diagnose.storage import writing
     from diagnose.storage.urls import StorageError

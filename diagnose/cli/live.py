@@ -1,8 +1,7 @@
 """What `diagnose watch` shows while the training runs: options, and where it is shown.
 
-The script keeps the terminal as its own: nothing is put between. Its output scrolls in the lines above the panel, as
-the terminal's margins tell (DECSTBM, ECMA-48 and VT100: apt shows its progress so). The panel is drawn by one write,
-so that nothing of the script's comes between.
+The script writes to the terminal directly. The terminal's scrolling margins (DECSTBM of the VT100, as apt uses them)
+keep its output in the lines above the panel. The panel is drawn by one write, so that no output comes in between.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
     from diagnose.live.now import RankNow
 
 MOST_WIDTH = 110
-BETWEEN_S = 60.0  # Lines, where there is no panel.
+BETWEEN_S = 60.0  # Between two lines, where there is no panel.
 SAVE, RESTORE, BELOW = "\x1b7", "\x1b8", "\x1b[J"  # The cursor with its colours; clear from the cursor to the end.
 
 
 def possible() -> bool:
-    """Whether standard error is such a terminal, and the one that this process is in the foreground of, or not."""
+    """Whether a panel can be drawn: standard error is this process's controlling terminal, and not a dumb one."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     try:
@@ -45,17 +44,17 @@ def possible() -> bool:
 
 
 class Panel:
-    """On the terminal of standard error, while this process is in its foreground."""
+    """A panel in the last lines of the terminal, drawn while this process is in the terminal's foreground."""
 
     name = "the panel"
 
     def __init__(self) -> None:
         self._fd = sys.stderr.fileno()
         self._size: os.terminal_size | None = None
-        self._rows = 0  # That are ours by now.
+        self._rows = 0  # Lines at the bottom that are reserved.
 
     def show(self, ranks: Sequence[RankNow]) -> None:
-        """Draw it, or draw it anew."""
+        """Draw the panel, if this process is in the foreground and the terminal has room for it."""
         if os.tcgetpgrp(self._fd) != os.getpgrp():
             return
         size = os.get_terminal_size(self._fd)
@@ -71,7 +70,7 @@ class Panel:
             self._write(self._given_back())
 
     def _room_for(self, rows: int, size: os.terminal_size) -> str:
-        """Scroll what is there up, and keep the script's cursor above the last lines."""
+        """Escape codes that scroll what is there up, and keep the script's output above the last `rows` lines, ours."""
         given_back = self._given_back() if self._rows and size != self._size else ""
         self._size, more = size, max(rows - self._rows, 0)
         self._rows += more
@@ -79,6 +78,7 @@ class Panel:
         return f"{given_back}{up}{SAVE}\x1b[1;{size.lines - self._rows}r{RESTORE}"
 
     def _drawn(self, lines: Sequence[str], size: os.terminal_size) -> str:
+        """Escape codes that write the lines into those reserved, and empty the others."""
         padded = [*lines, *[""] * (self._rows - len(lines))]
         top = size.lines - self._rows + 1
         return SAVE + "".join(f"\x1b[{top + at};1H\x1b[0m\x1b[2K{one}" for at, one in enumerate(padded)) + RESTORE
@@ -109,7 +109,7 @@ def drawn(ranks: Sequence[RankNow], width: int) -> list[str]:
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Those of the live side, in the order of the help."""
+    """Give a command the options --live, --metrics and --tensorboard, in this order in the help."""
     for option in (
         click.option(
             "--tensorboard",
@@ -131,7 +131,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 def shows(
     live: bool, metrics: str | None, tensorboard: Path | None, run: str, say: Callable[[str], None]
 ) -> list[Show]:
-    """What was asked for, of a run of that name. Raises a ClickException where it cannot be."""
+    """The ways to show the run named `run` that were asked for. Raises a ClickException where one is not possible."""
     found: list[Show] = []
     if metrics is not None:
         _require("--metrics", "prometheus_client")
@@ -163,10 +163,8 @@ def _require(option: str, *packages: str) -> None:
 
 
 def following(folder: Path, shown: Sequence[Show]) -> AbstractContextManager[None]:
-    """Tell what is to be shown of the logs in a folder, within `with`.
-
-    Raises a ClickException for settings that are not sound, before the training starts.
-    """
+    """Within `with`, the logs in a folder are read as they grow, and shown. Raises a ClickException for settings that
+    are not sound, before the training starts."""
     if not shown:
         return nullcontext()
     from diagnose.live.follow import Following
@@ -185,16 +183,16 @@ class Lines:
     name = "a line a minute"
 
     def __init__(self) -> None:
-        self._told_s: float | None = None
+        self._printed_s: float | None = None
         self._found: set[str] = set()
 
     def show(self, ranks: Sequence[RankNow]) -> None:
-        """Tell it, if it is time to."""
-        if self._told_s is not None and time.monotonic() - self._told_s < BETWEEN_S:
+        """Print a line and the new findings, if BETWEEN_S have passed since the last line."""
+        if self._printed_s is not None and time.monotonic() - self._printed_s < BETWEEN_S:
             return
         from diagnose.live import now
 
-        self._told_s = time.monotonic()
+        self._printed_s = time.monotonic()
         click.echo(f"diagnose: {now.line(ranks)}", err=True)
         for one in ranks[0].findings:
             if one.kind not in self._found:

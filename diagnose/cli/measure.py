@@ -25,7 +25,7 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Reads it, or fails."""
+        """The time in seconds; fails on anything that is no time."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         if found is None:
             self.fail(f"{value!r} is not a time. Write, for example, 90s, 10m or 1h.", param, ctx)
@@ -70,10 +70,8 @@ def command(run: str, seconds: float, quiet: bool) -> None:
 
 
 def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str], None]) -> bool:
-    """Measure for the first rank, and write it beside its trace; False if nothing was to be measured.
-
-    Raises Missing, CannotMeasure and click.ClickException.
-    """
+    """Benchmark ops of the first rank that fixes change, and write the times beside its trace; False if there are none.
+    Raises Missing, CannotMeasure and click.ClickException."""
     from diagnose.capture import measuring
     from diagnose.facts.core.run import trains_on_cpu
     from diagnose.pipeline import to_measure
@@ -105,7 +103,7 @@ def measure(given: Recordings, seconds: float, quiet: bool, say: Callable[[str],
 
 
 def by_profile(folder: Path, seconds: float, quiet: bool, say: Callable[[str], None]) -> None:
-    """After a recording: whatever goes wrong is told, and takes nothing from the recording."""
+    """Benchmark ops after a recording was made. What goes wrong in that is reported, and nothing is raised for it."""
     from diagnose.capture.measuring import CannotMeasure
     from diagnose.facts.core.base import Missing
 

@@ -1,4 +1,4 @@
-"""`diagnose patch`, which writes fixes, and `diagnose ledger`, which says how fixes that were tried have held."""
+"""`diagnose patch`, which writes fixes, and `diagnose ledger`, which compares predictions with trials."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def ledger(as_json: bool, rule: str | None) -> None:
 
 
 def _only(report: LedgerReport, rule: str) -> LedgerReport:
-    """Of one rule. Raises ClickException if it has no trial."""
+    """The report with the trials of one rule, by id or code. Raises ClickException if it has none."""
     from diagnose.rulekit import page
 
     names = {rule, *(one.id for one in page.pages(page.built_in_rules()) if one.code == rule.upper())}

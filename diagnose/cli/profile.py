@@ -32,6 +32,7 @@ COMMAND = "diagnose.command"  # Of a context's `meta`: words that belong to the 
 
 
 def _ranks(ctx: click.Context, option: click.Parameter, asked: str) -> str:
+    """The option's value, checked: raises click.BadParameter if it does not name ranks."""
     try:
         named(asked, 1)
     except ValueError as error:
@@ -47,13 +48,13 @@ class Launching(click.Command):
         at = self.end_of_options(args)
         ctx.meta[COMMAND] = args[at:]
         own = {name for param in self.params for name in param.opts}
-        mine = [word for word in args[at + 1 :] if word.partition("=")[0] in own]
-        if mine and args[at] != "--" and ctx.parent is not None and not {"-q", "--quiet"} & set(args[:at]):
-            click.echo(f"diagnose: {mine[0]} goes to the script. Put options of diagnose before the script.", err=True)
+        late = [word for word in args[at + 1 :] if word.partition("=")[0] in own]
+        if late and args[at] != "--" and ctx.parent is not None and not {"-q", "--quiet"} & set(args[:at]):
+            click.echo(f"diagnose: {late[0]} goes to the script. Put options of diagnose before the script.", err=True)
         return super().parse_args(ctx, args[:at])
 
     def end_of_options(self, args: list[str]) -> int:
-        """Where the run's words begin."""
+        """The index in `args` at which the words of the run begin."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         valued = {name for option in options if not option.is_flag for name in option.opts}
         at = 0
@@ -175,14 +176,14 @@ def command(
 
 
 def new_folder(name: str, job: str | None) -> Path:
-    """For a recording of this moment. Raises click.UsageError for a job that several commands record."""
+    """A path for a recording that begins now. Raises click.UsageError if several commands record the job."""
     if job is not None:
         raise click.UsageError("Several commands record this job. Name one shared folder with --out.")
     return Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
-    """A name for the run, and what to execute. Raises click.UsageError."""
+    """(a name for the run, the command line to execute) of the words after the options. Raises click.UsageError."""
     if words and words[0] == "--":
         if not words[1:]:
             raise click.UsageError("Name the command to run after --.")
@@ -213,6 +214,7 @@ def _failed_by_itself(recorded: Recorded) -> bool:
 
 
 def _why_nothing(recorded: Recorded, plan: Plan) -> str:
+    """Why no step was recorded, and what to do, in a sentence or two."""
     ranks, code = recorded.manifest.ranks, recorded.exit_code
     ended = f"the run was killed by signal {code - KILLED}" if code > KILLED else "the run ended"
     if not ranks:
@@ -233,6 +235,7 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
 
 
 def _analyze(folder: Path, open_it: bool, quiet: bool, say: Callable[[str], None]) -> None:
+    """Print the report of a recording, write it as report.json and report.html, and open that if asked."""
     with opened([str(folder)], quiet=quiet) as recordings:
         diagnosis = recordings.diagnosed()
     page = folder / "report.html"

@@ -29,13 +29,13 @@ jobs_option = click.option(
 
 
 def notes(quiet: bool) -> Callable[[str], None]:
-    """What tells a note, unless a command is to be quiet."""
+    """A function that prints a note to standard error; if `quiet`, one that does nothing."""
     return lambda what: None if quiet else click.echo(f"diagnose: {what}", err=True)
 
 
 @contextmanager
 def shown(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that takes (done, total). Nothing is shown if quiet, in a pipe, or under PATIENCE_S."""
+    """A progress bar: yields a function of (done, total). Not shown if quiet, in a pipe, or before PATIENCE_S."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -77,12 +77,11 @@ def opened(
     quiet: bool = False,
     title: str = "Reading traces",
 ) -> Iterator[Opened]:
-    """Open the recordings in `paths`; `outputs` may not be among their files. `folders` of rules, and those to select
+    """Open the recordings in `paths`; `outputs` may not be among their files. `folders` of rules, and rules to select
     and to ignore, are as a command line has them.
 
-    What keeps them from being read, and rules and settings that are not sound, end as a ClickException. What fails
-    inside by a fault of ours is told on standard error.
-    """
+    Raises a ClickException if recordings, rules or settings are not sound. Parts of the analysis that fail by a fault
+    of diagnose are named on standard error."""
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError, rule_set
     from diagnose.rulekit.vocabulary import RuleError

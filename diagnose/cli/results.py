@@ -32,7 +32,7 @@ STDOUT = "-"
 
 @contextmanager
 def sentences(*kinds: type[Exception]) -> Iterator[None]:
-    """What these say ends as a ClickException."""
+    """Within it, errors of these kinds become a ClickException with their message."""
     try:
         yield
     except kinds as error:
@@ -97,10 +97,8 @@ def _target(url: str) -> tuple[str, str]:
 
 def write(name: str, text: str | bytes) -> None:
     """Write a result to standard output (`-`), a file, a URL, or whatever else can be written to.
-
     A file gets all of the text or none, an older one stays until then, and links to it stay links. Devices and pipes
-    are written to as they are. Raises a ClickException if that fails.
-    """
+    are written to as they are. Raises a ClickException if that fails."""
     content = text.encode() if isinstance(text, str) else text
     try:
         if name == STDOUT:
@@ -123,7 +121,7 @@ def write(name: str, text: str | bytes) -> None:
 
 
 def _is_stream(name: str) -> bool:
-    """Whether it is there and no regular file: a device, a pipe, a socket. Folders are no streams."""
+    """Whether the name is of a device, a pipe or a socket: something that exists, and is no regular file or folder."""
     try:
         mode = Path(name).stat().st_mode
     except OSError:
@@ -139,10 +137,8 @@ def rendered(
     diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = (), details: bool = False, minor: bool = False
 ) -> str | None:
     """The diagnosis as text, ending in a newline: html, json, markdown, perfetto, sarif or terminal.
-
-    None if it cannot be made by a fault of ours: standard error says so. `over`: findings that the command fails for.
-    `details`: all evidence and tables, in forms that are brief without. `minor`: what saves little as well.
-    """
+    Where diagnose itself fails, standard error says so: another form for people, or None. `over`: findings that the
+    command fails for. `details`: all evidence and tables. `minor`: findings under 1 % of the step as well."""
     with failures.collected() as lost:
         made = partial(_rendered, diagnosis, over=over, details=details, minor=minor)
         text = failures.attempt(f"the report as {form}", None, made, form)
@@ -173,7 +169,7 @@ def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding], 
 
 
 def put(diagnosis: Diagnosis, form: str, name: str, over: Collection[RankedFinding] = ()) -> bool:
-    """Write the diagnosis to a file. False: it cannot be made by a fault of ours, as standard error says."""
+    """Write the diagnosis in a form to a file. False if `rendered` gives None: then nothing is written."""
     text = rendered(diagnosis, form, over)
     if text is not None:
         write(name, text)
@@ -214,7 +210,7 @@ class OutFolder(click.ParamType[Path | str]):
 
 
 def checked(out: Path | str | None) -> str | None:
-    """The URL if that is where a recording is to go. Raises a ClickException if it cannot: before anything runs."""
+    """The URL to write to; None of a folder here. Raises a ClickException if that URL is taken or cannot be written."""
     if not isinstance(out, str):
         return None
     try:
@@ -229,7 +225,7 @@ def checked(out: Path | str | None) -> str | None:
 
 @contextmanager
 def put_at_the_end(folder: Path, url: str | None, say: Callable[[str], None]) -> Iterator[None]:
-    """Put a folder to a URL on leaving, whatever happens before. Raises a ClickException that names what is here."""
+    """Upload a folder to a URL, if any, on leaving, even by an error. Raises a ClickException that names the folder."""
     try:
         yield
     finally:

@@ -32,6 +32,7 @@ _more = click.option(
 
 
 def _pages(folders: tuple[str, ...]) -> list[Page]:
+    """Pages of all built-in and installed rules and those in `folders`, by code. Raises ClickException."""
     found = []
     with sentences(ValueError):
         known = (page.built_in_rules(), *page.installed_rules().values())
@@ -112,7 +113,7 @@ def test_rules(folder: Path) -> None:
 
 
 def of_drawing(rule: "LoadedRule", drawing: str) -> "Said":
-    """What a rule says of a trace or a run that is drawn in text. Raises DrawingError."""
+    """A rule's outcome on a drawn trace or run, and its saving (low, high) in ms or None. Raises DrawingError."""
     from diagnose.pipeline import present
     from diagnose.synthetic.reading import facts_of
     from diagnose.synthetic.run_notation import run_of

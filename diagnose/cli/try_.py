@@ -35,7 +35,7 @@ TRACES = (".json", ".gz", ".sqlite", ".nsys-rep")  # Ends of names of files that
 
 
 class Trying(profile.Launching):
-    """Behind a recording its own options may follow, up to `--`; a script's words belong to the script."""
+    """Options of diagnose may also follow a recording, up to `--`; all words after a script belong to the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Sets the recording, or the command to run, aside, and parses the rest."""
@@ -161,7 +161,7 @@ def _recording(words: Sequence[str], to_stdout: bool, quiet: bool) -> tuple[Path
 
 
 def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
-    """What analysis says of the recording, and its manifest. Raises ClickException."""
+    """The analysis of a recording's folder, and its manifest. Raises ClickException if it has none that is usable."""
     if run.is_file():
         raise click.ClickException(f"{run} is a single trace. Name a folder of diagnose profile.")
     if not run.is_dir():
@@ -195,7 +195,7 @@ def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
 
 
 def _work_folder(run: Path) -> tempfile.TemporaryDirectory[str]:
-    """For the working files of runs, inside the recording. Raises CannotTry."""
+    """A temporary folder for files of the runs, inside the recording. Raises CannotTry if that is not writable."""
     from diagnose.trials.selection import CannotTry
 
     try:
@@ -255,7 +255,7 @@ def _report(
 def _plan(
     words: Sequence[str], candidates: Sequence[Candidate], others: Sequence[NotTried], pairs: int, arm_s: float
 ) -> list[str]:
-    """What would be run, with the time it is expected to take."""
+    """Lines on what would be run, with the s it is expected to take; `arm_s`: of one run."""
     from diagnose.trials.course import seconds_of
 
     switches = [fix for fix in candidates if fix.is_switch]
@@ -279,7 +279,7 @@ def _plan(
 def _warn(
     candidates: Sequence[Candidate], pairs: int, arm_s: float, budget_s: float, say: Callable[[str], None]
 ) -> None:
-    """Name the fixes for which the budget is too short, and the minutes that would do."""
+    """Report the fixes that would end after `budget_s`, and the minutes that all need; nothing if all fit."""
     from diagnose.trials.course import seconds_of
 
     ends_s = [*accumulate((seconds_of(fix, arm_s, pairs) for fix in candidates), initial=arm_s)][1:]
@@ -289,7 +289,7 @@ def _warn(
 
 
 def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
-    """Whether the script may write its files again, which only its user knows. Raises CannotTry if it may not."""
+    """Ask whether the script may write its files again. Raises CannotTry if nobody can be asked, click.Abort on no."""
     from diagnose.trials.selection import CannotTry
 
     say("the runs get no standard input; W&B, MLflow, Comet, Neptune and ClearML stay offline")
@@ -313,17 +313,17 @@ def _written(manifest: Manifest) -> list[str]:
 
 
 class Screening:
-    """A line for each switch whose blocks have ended."""
+    """Called with the state of all switches, reports each one once, when its blocks of steps have ended."""
 
     def __init__(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> None:
         self._rules = {one.trial: one.rule for one in candidates}
-        self._say, self._told = say, set[str]()
+        self._say, self._reported = say, set[str]()
 
     def __call__(self, screened: Sequence[Screened]) -> None:
         """Report the switches that have ended since the last call."""
         for one in screened:
-            if one.ended and one.name not in self._told:
-                self._told.add(one.name)
+            if one.ended and one.name not in self._reported:
+                self._reported.add(one.name)
                 pairs = 0 if one.void else len(one.added or one.alone)
                 measured = f"{pairs} pairs of blocks of {one.steps} steps" if pairs else "not measured"
                 self._say(f"{self._rules.get(one.name, one.name)}: {measured}")

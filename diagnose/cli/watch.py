@@ -28,8 +28,8 @@ NO_STEPS = (
 )
 
 LOOK_S, READING = 5.0, 0.01
-"""Between two looks into the log, and the share of the time that reading it may take (our choice): a log is renewed as
-often."""
+"""Seconds between two looks into the log, which is written about as often, and the share of the time that reading it
+may take (our choice)."""
 
 
 @click.command(
@@ -110,13 +110,13 @@ def command(
 
 
 def _wishes(folder: Path) -> Callable[[], Wish | None]:
-    """What the log of rank 0 asks for as it goes on; it is read in so little of the time that nobody notices."""
+    """A function that gives the recording that rank 0's log asks for next; None if none, or if it was just read."""
     from diagnose.capture.asked_recordings import Wish
     from diagnose.source.base import InputError
     from diagnose.source.run_log import read
     from diagnose.watched.triggers import TriggerKind, triggered
 
-    before, next_s = set[TriggerKind](), 0.0
+    triggers, next_s = set[TriggerKind](), 0.0
 
     def wish() -> Wish | None:
         nonlocal next_s
@@ -124,18 +124,19 @@ def _wishes(folder: Path) -> Callable[[], Wish | None]:
         if began_s < next_s:
             return None
         with suppress(InputError):
-            found = triggered(read(folder / "rank0.watch"), before)
+            found = triggered(read(folder / "rank0.watch"), triggers)
         now_s = time.monotonic()
         next_s = now_s + max(LOOK_S, (now_s - began_s) / READING)
         if found is None:
             return None
-        before.add(found.kind)
+        triggers.add(found.kind)
         return Wish(found.why, found.period_steps, found.outlier, memory=found.kind is TriggerKind.MEMORY)
 
     return wish
 
 
 def _show(folder: Path, quiet: bool, details: bool) -> Path:
+    """Print the report of the whole run, write it as report.json and report.html, and return the page's path."""
     found = watched([str(folder)])
     assert found is not None
     found = with_recordings(found, str(folder), quiet=quiet)

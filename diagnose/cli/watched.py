@@ -22,10 +22,8 @@ _RECORDING = re.compile(r"recording-\d+\Z")  # Folders of steps that were record
 
 
 def watched(paths: Sequence[str], **asked: Sequence[str]) -> WatchedRun | None:
-    """What the logs in a run's folder tell; None if the paths are anything else. `asked` is passed on to `rule_set`.
-
-    Raises a ClickException if there are logs and none can be read, or if rules or settings are not sound.
-    """
+    """The analysed logs of a run's folder; None if the paths are anything else. `asked` is passed on to `rule_set`.
+    Raises a ClickException if there are logs and none can be read, or if rules or settings are not sound."""
     from diagnose.rulekit.settings import SettingsError, rule_set
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
@@ -35,6 +33,7 @@ def watched(paths: Sequence[str], **asked: Sequence[str]) -> WatchedRun | None:
     problems = list[str]()
 
     def readable(files: Sequence[Path]) -> list[RunLog]:
+        """The logs that can be read; `problems` gets a sentence on each of the others."""
         found = []
         for file in files:
             try:
@@ -63,10 +62,8 @@ def watched(paths: Sequence[str], **asked: Sequence[str]) -> WatchedRun | None:
 
 
 def with_recordings(found: WatchedRun, folder: str, **asked: Any) -> WatchedRun:
-    """The run with findings of steps that were recorded meanwhile, in `recording-N` of its folder.
-
-    One that cannot be read is told on standard error. `asked` is passed on to `opened`.
-    """
+    """The run with the findings of its recordings, which are in `recording-N` of its folder: one that cannot be read is
+    named on standard error. `asked` is passed on to `opened`."""
     from diagnose.watched.findings import with_recorded
 
     diagnoses = {}
@@ -81,7 +78,7 @@ def with_recordings(found: WatchedRun, folder: str, **asked: Any) -> WatchedRun:
 
 
 def stands_alone(folder: str) -> bool:
-    """Whether a run's folder has logs and no recorded steps but those of `with_recordings`."""
+    """Whether a run's folder has no recorded steps, or none but those in its folders `recording-N`."""
     from diagnose.source import recording
     from diagnose.source.base import InputError
 

@@ -34,23 +34,27 @@ T = TypeVar("T")
 
 
 class _Sums(Struct):
+    """What one side spends on one thing, per step."""
+
     ns: int = 0
     calls: float = 0.0
-    names: Counter[str] = field(default_factory=Counter)
+    names: Counter[str] = field(default_factory=Counter)  # ns by kernel.
 
 
 class _Pair(Struct):
+    """What both sides spend on the same thing."""
+
     before: _Sums = field(default_factory=_Sums)
     after: _Sums = field(default_factory=_Sums)
-    shapes: Counter[str] = field(default_factory=Counter)  # Difference by shapes.
-    sites: Counter[Site] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)  # Difference in ns, after less before, by shapes,
+    sites: Counter[Site] = field(default_factory=Counter)  # and by source line.
 
     @property
     def ns(self) -> int:
         return self.after.ns - self.before.ns
 
     def add(self, spent: AttributedTime, ns: int, calls: float, sign: int) -> None:
-        """A row of the side before (-1) or after (1)."""
+        """Add a row of the side before (`sign` -1) or after (1)."""
         side = self.before if sign < 0 else self.after
         side.ns += ns
         side.calls += calls
@@ -74,7 +78,8 @@ def mean_rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def parts(before: Sequence[Run], after: Sequence[Run], before_ns: int, after_ns: int) -> tuple[Part, ...]:
-    """The parts of `after_ns - before_ns`, largest first. What recorded steps have more or less is the profiler's."""
+    """The parts of `after_ns - before_ns`, largest first. What these steps differ from recorded ones by is a part, too,
+    the profiler's. One part that is not known, if a side does not tell where its step goes."""
     rows = mean_rows(before), mean_rows(after)
     if not all(rows):
         return (_part(PartKind.NOT_KNOWN, "", before_ns, after_ns),)
@@ -83,13 +88,13 @@ def parts(before: Sequence[Run], after: Sequence[Run], before_ns: int, after_ns:
     for side, own in enumerate(rows):
         for row in own:
             found.setdefault((row[0].part, row[0].kind), ([], []))[side].append(row)
-    told = [
+    shown = [
         _part(PartKind(where.value), of, _ns(sides[0]), _ns(sides[1]), _detail(sides, least))
         for (where, of), sides in found.items()
     ]
     profiler = _part(PartKind.PROFILER, "", before_ns - _ns(rows[0]), after_ns - _ns(rows[1]))
-    told += [profiler] * bool(profiler.before_ns or profiler.after_ns)
-    return tuple(sorted(told, key=lambda part: -abs(part.ns)))
+    shown += [profiler] * bool(profiler.before_ns or profiler.after_ns)
+    return tuple(sorted(shown, key=lambda part: -abs(part.ns)))
 
 
 def _part(kind: PartKind, of: str, before_ns: int, after_ns: int, detail: tuple[Change, ...] = ()) -> Part:
@@ -115,8 +120,8 @@ def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change
 
 
 def _key_of(sides: tuple[list[Row], list[Row]]) -> Callable[[AttributedTime], tuple[str, ...]]:
-    """What makes things of both sides the same: their op, where both sides know ops, else their kernel, and last the
-    function that runs. Lines move when a file is edited, and kernels of one op change their names with a library."""
+    """A function to a key that is equal for the same thing on both sides: its op, where both sides know ops, else its
+    kernel, else its source function (lines move when a file is edited). () for what has none of these."""
     ops_known = all(any(spent.op for spent, _, _ in own) for own in sides if own)
 
     def key(spent: AttributedTime) -> tuple[str, ...]:
@@ -130,7 +135,7 @@ def _key_of(sides: tuple[list[Row], list[Row]]) -> Callable[[AttributedTime], tu
 
 
 def function_of(site: Site) -> tuple[str, str]:
-    """The last two parts of the path, as recordings may be of different folders, and the function."""
+    """The last two parts of the file's path, as recordings may be of different folders, and the function's name."""
     return "/".join(PurePath(site.file).parts[-2:]), site.function
 
 
@@ -161,7 +166,8 @@ def _most(differences: Mapping[T, int], whole_ns: int) -> T | None:
 
 
 def _kind(pair: _Pair, called: bool) -> ChangeKind:
-    """New, gone; else calls or their speed, whichever has the larger part of the difference."""
+    """New or gone; more or fewer calls if they make most of the difference; else slower or faster (longer or shorter of
+    what is not called)."""
     before, after = pair.before, pair.after
     if not before.ns and not before.calls:
         return ChangeKind.NEW
@@ -177,7 +183,7 @@ def _kind(pair: _Pair, called: bool) -> ChangeKind:
 
 
 def _remainder(rest: Sequence[_Pair]) -> Iterator[Change]:
-    """What remains as one change, if it differs."""
+    """All pairs that have no row of their own as one change; nothing if they do not differ in sum."""
     before_ns, after_ns = sum(pair.before.ns for pair in rest), sum(pair.after.ns for pair in rest)
     if before_ns != after_ns:
         yield Change(
@@ -192,7 +198,7 @@ def _remainder(rest: Sequence[_Pair]) -> Iterator[Change]:
 
 
 def findings(before: Run, after: Run) -> comparison.FindingsChange:
-    """What is fixed, new or grown, where it is not minor. Findings are the same if their rule and function are.
+    """Findings that are fixed, new or grown, and not minor. Two are the same if their rule and function are.
     Of a rule that found other functions on each side, all are one: it has moved, and is neither fixed nor new."""
     then, now = (_by_place(run.findings) for run in (before, after))
     moved = {place[0] for place in then.keys() - now.keys()} & {place[0] for place in now.keys() - then.keys()}
@@ -241,14 +247,16 @@ def _merged(first: KnownFinding, second: KnownFinding) -> KnownFinding:
 
 
 def settings(before: Run, after: Run, found: Sequence[Part]) -> tuple[comparison.SettingChange, ...]:
-    """Those that differ; what may explain most of the difference comes first."""
-    told = []
+    """Settings that differ; first those that act on the part with most of the difference, last those that act on a part
+    with little of it."""
+    differing = []
     for name in dict.fromkeys((*before.settings, *after.settings)):
         then, now, acts_on = before.settings.get(name), after.settings.get(name), area(name)
         words, ns = (acts_on.words, _explained_ns(acts_on, found)) if acts_on else ("", None)
         if then != now:
-            told.append(comparison.SettingChange(name=name, before=then, after=now, acts_on=words, explains_ns=ns))
-    return tuple(sorted(told, key=lambda setting: (-abs(setting.explains_ns or 0), setting.acts_on != "")))
+            change = comparison.SettingChange(name=name, before=then, after=now, acts_on=words, explains_ns=ns)
+            differing.append(change)
+    return tuple(sorted(differing, key=lambda setting: (-abs(setting.explains_ns or 0), setting.acts_on != "")))
 
 
 def _explained_ns(acts_on: Area, found: Sequence[Part]) -> int | None:
@@ -290,7 +298,7 @@ def _work_ratio(before: Run, after: Run) -> float | None:
 
 
 def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[comparison.Per]:
-    """Steps divided by what they do, where that differs."""
+    """Step times per sample and per GFLOP, each only where both sides tell it and it differs."""
     samples = before.samples_per_step, after.samples_per_step
     if samples[0] and samples[1] and samples[0] != samples[1]:
         yield comparison.Per("sample", before_ns / samples[0], after_ns / samples[1])

@@ -89,7 +89,7 @@ def _kind(path: str) -> type[Diagnosis] | type[Baseline] | None:
 
 
 def _read(path: str, form: type[_Struct], newest: int, what: str, again: str) -> _Struct:
-    """Raises InputError."""
+    """A file of ours as a `form`. Raises InputError if anything in it cannot be read, or it is of a newer version."""
     found, notes = beside.read(Path(path), form, newest, "", again, what)
     if found is None or notes:  # What is compared must be whole.
         raise InputError(f"{notes[0].what} {notes[0].effect.strip()}")
@@ -131,7 +131,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
 
 
 def verdict_of(share: Range) -> Verdict:
-    """By the interval alone."""
+    """The verdict by the interval alone: "same" if it holds 0 and is narrow, "cannot_tell" if it is wide or missing."""
     if share.low is None or share.high is None:
         return "cannot_tell"
     if share.low > 0:
@@ -152,6 +152,7 @@ ENOUGH_RECORDINGS = 3  # Of each side: these show how runs differ here, as far a
 
 
 def _why(verdict: Verdict, share: Range, basis: Basis, sides: tuple[Sequence[Run], Sequence[Run]]) -> str:
+    """A sentence on what the verdict rests on, or on what keeps it from being one."""
     if share.low is None or share.high is None:
         least = min(len(run.times_ns) for runs in sides for run in runs)
         return f"One side has only {least} measured step{'s' * (least != 1)}: too few to rule out noise."

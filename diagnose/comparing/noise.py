@@ -33,12 +33,12 @@ class Side(Struct, frozen=True):
 
     @property
     def mean_ns(self) -> float:
-        """Of all recordings."""
+        """The mean over all recordings."""
         return statistics.fmean(self.means_ns)
 
 
 def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
-    """What both sides have."""
+    """What the interval comes from: several recordings of a side, else steps without a profiler if both have enough."""
     if len(before) > 1 or len(after) > 1:
         return Basis.RECORDINGS
     timed = all(len(run.unprofiled_ns) >= LEAST_STEPS for run in (*before, *after))
@@ -83,9 +83,9 @@ def _between(before: Side, after: Side) -> Iterator[tuple[float, int]]:
 
 
 def decided(share: Range, found: Sequence[Part], before: Side, after: Side) -> Range:
-    """The interval where parts decide that are new, gone or doubled, by more than parts of equal runs usually differ.
-    All other noise between runs is no explanation then. The end next to zero is that of the recorded steps and of these
-    parts, less what they do not explain."""
+    """The interval, narrowed at its end next to zero if parts that are new, gone or doubled explain the difference, by
+    more than parts of equal runs usually differ: noise between runs explains no such parts. That end is then what both
+    the steps and these parts surely differ by. Unchanged if there are no such parts, or they do not suffice."""
     whole_ns, deciding = after.mean_ns - before.mean_ns, list(_deciding(found, before, after))
     explained_ns = sum(ns for ns, _ in deciding)
     shorter, longer = (before, after) if whole_ns > 0 else (after, before)
@@ -102,7 +102,8 @@ def decided(share: Range, found: Sequence[Part], before: Side, after: Side) -> R
 
 
 def _deciding(found: Sequence[Part], before: Side, after: Side) -> Iterator[tuple[int, float]]:
-    """What each such part adds, and by how much less it may be. Launches are waited for twice as long by chance."""
+    """(ns that it adds, by how much that may be off) of each part that is new, gone or doubled by more than noise.
+    Not of idle time that ends with a launch: that doubles by chance."""
     for part in found:
         if part.kind in (PartKind.PROFILER, PartKind.NOT_KNOWN) or is_for_launches(part.kind.value, part.of):
             continue
@@ -115,7 +116,7 @@ def _deciding(found: Sequence[Part], before: Side, after: Side) -> Iterator[tupl
 
 
 def _half(kind: PartKind, ns: int, side: Side) -> float:
-    """Half the interval of a part's logarithm. On CPUs parts were not measured: each may differ as the step does."""
+    """Half the interval of the logarithm of a part's time. On CPUs it is unknown: each part may differ as the step."""
     on_device = dict.fromkeys((PartKind.COMPUTE, PartKind.WORK_NOT_RECORDED), of_waiting(0.0))
     usual = {PartKind.HOST: side.between, **on_device}
     whole = usual.get(kind, Spread(NAMED.share * ns / side.mean_ns, NAMED.freedom))
@@ -136,7 +137,8 @@ def least_ratio(before: Sequence[float], after: Sequence[float]) -> float | None
 
 @cache
 def _orders(inversions: int, first: int, second: int) -> int:
-    """In how many orders of so many of two kinds, so many pairs are the wrong way round."""
+    """In how many orders of `first` things of one kind and `second` of another exactly `inversions` pairs of both kinds
+    are the wrong way round."""
     if inversions < 0 or min(first, second) < 0:
         return 0
     if not first or not second:

@@ -20,7 +20,7 @@ DIGITS = 8  # Of a file's checksum: enough to tell that it changed.
 
 
 class Area(Struct, frozen=True):
-    """What of a step some settings act on."""
+    """A part of the step that some settings act on."""
 
     pattern: str  # Of their names.
     words: str
@@ -54,15 +54,15 @@ AREAS = (
 
 
 def area(name: str) -> Area | None:
-    """What a setting acts on; None: it may be all."""
+    """The part of the step that a setting acts on; None: it may act on all."""
     return next((area for area in AREAS if re.match(area.pattern, name)), None)
 
 
-def settings(told: Provenance, ran: RankManifest | None) -> dict[str, str]:
-    """All that is known of how a rank ran, by name. A name begins with what it is of."""
-    found = {f"version {name}": version for name, version in told.framework.items()}
-    if told.manifest is not None:
-        found |= dict(_of_run(told.manifest))
+def settings(provenance: Provenance, ran: RankManifest | None) -> dict[str, str]:
+    """All that is known of how a rank ran, by name. A name begins with what it is of, as "env", "torch", "loader 0"."""
+    found = {f"version {name}": version for name, version in provenance.framework.items()}
+    if provenance.manifest is not None:
+        found |= dict(_of_run(provenance.manifest))
     if ran is not None:
         found |= dict(_of_rank(ran))
     return found
@@ -111,11 +111,12 @@ _OF_OPTIMIZER = ("name", "foreach", "fused", "capturable", "groups", "parameters
 
 
 def _of(prefix: str, given: Struct, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """All fields, or those of these names."""
+    """(name, value) of all fields of a struct, or of those with these names; without empty ones."""
     yield from _options(prefix, {name: getattr(given, name) for name in names or given.__struct_fields__})
 
 
 def _options(prefix: str, given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """(name with the prefix, value as text) of all options that are neither None nor empty."""
     for name, value in given.items():
         if value is not None and value != {} and value != ():
             yield f"{prefix} {name}", _text(value)
@@ -171,7 +172,7 @@ def run_of(diagnosis: Diagnosis) -> Run:
 
 
 def _samples(ran: RankManifest) -> int | None:
-    """That the DataLoader asked most gives per step; None where that is not known."""
+    """How many samples per step the DataLoader gives that is asked most; None where that is not known."""
     loader = max(ran.loaders, key=lambda loader: loader.asked_timed or 0, default=None)
     steps = 0 if ran.unprofiled is None else len(ran.unprofiled.wall_ns)
     if loader is None or not loader.batch_size or not loader.asked_timed or not steps:

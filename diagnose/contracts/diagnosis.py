@@ -63,7 +63,7 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class StepTime(msgspec.Struct, frozen=True):
-    """Over the used steps."""
+    """Step times in ns, over the used steps."""
 
     median: int
     mean: int
@@ -115,9 +115,9 @@ class RankSummary(msgspec.Struct, frozen=True):
 class MeasuredOps(msgspec.Struct, frozen=True):
     """What was measured of ops that fixes change, on the machine of the recording."""
 
-    ops: int
+    ops: int  # How many were measured.
     not_measured: int
-    seconds: float
+    seconds: float  # That measuring took.
 
 
 class Absent(msgspec.Struct, frozen=True):

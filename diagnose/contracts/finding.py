@@ -45,8 +45,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """One sentence with the number that it is about."""
 
     text: str
-    value: float | None = None
-    unit: str = ""
+    value: float | None = None  # None: it has no number.
+    unit: str = ""  # Of `value`, as "ns" or "share".
     primary: bool = False
 
     def __post_init__(self) -> None:
@@ -66,8 +66,8 @@ class Fix(msgspec.Struct, frozen=True):
     """A change to make."""
 
     do: str  # One imperative sentence.
-    before: str = ""
-    after: str = ""
+    before: str = ""  # Code as it is, and
+    after: str = ""  # as it should be; empty: none is shown.
     safety: Safety = Safety.SAME_NUMBERS
     effort: int = 1  # 1: a line or a flag, 2: some lines, 3: a change of design.
     link: str = ""
@@ -77,7 +77,7 @@ class Fix(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(setting: Setting, do: str = "", before: str | None = None, after: str | None = None) -> Fix:
-        """A change of a setting, in the setting's own words but for those that are given."""
+        """The fix that sets this setting; its words are the setting's own where they are not given."""
         words = setting.words()
         return Fix(
             do=do or words.do,
@@ -116,8 +116,8 @@ class Finding(Struct, frozen=True):
     basis: Basis = Basis.REPLAYED
     host_bound: bool = False  # Whether it is about host time, which profilers lengthen.
     phase: str = ""
-    """Of `Timed.phases_ns`, what it is about: its fix also ends what longer steps, none of which was recorded, spend
-    there beyond the others."""
+    """The phase (of `Timed.phases_ns`) that it is about. Timed steps of kinds that were not recorded take longer in
+    some phases: its fix also ends what they take longer in this one."""
     per_sample: bool = False  # It does more in a longer step: it saves nothing of the step, nor together with others.
     unless_above: bool = False  # It says where time goes, not why: left out if other findings explain most of it.
     after: frozenset[str] = frozenset()  # Codes of rules whose fixes have to come first, or its own does not work.
@@ -227,7 +227,7 @@ class RankedFinding(msgspec.Struct, frozen=True):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """All that found it, the first of the largest part."""
+        """Ids of all rules that found it, first the one that found the largest part."""
         return self.rule, *self.also
 
     @property
@@ -241,7 +241,7 @@ class RankedFinding(msgspec.Struct, frozen=True):
 
     @property
     def shortens(self) -> bool:
-        """Whether it has a card, and names a fix that shortens the step."""
+        """Whether it is not minor, and names a fix that shortens the step."""
         return not (self.minor or self.per_sample or self.kind is Kind.WHERE_TO_LOOK)
 
     @property

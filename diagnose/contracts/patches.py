@@ -24,7 +24,7 @@ class FixByHand(Struct, frozen=True):
 
 
 class PatchedFile(Struct, frozen=True):
-    """A file with all its changes."""
+    """A file with all its changes: its whole content before and after them."""
 
     path: Path
     name: str  # Relative to the folder in which the patch is applied, with slashes.
@@ -33,7 +33,7 @@ class PatchedFile(Struct, frozen=True):
 
 
 class Patch(Struct, frozen=True):
-    """All of it."""
+    """A patch: its changes of files, and which fixes are in it and which are not."""
 
     root: Path  # In which it is applied: the top of the git checkout, or the working folder where there is none.
     fixes: tuple[PatchedFix, ...]

@@ -92,13 +92,13 @@ class MarkTable(Struct, frozen=True):
     start_ns: int
     end_ns: int  # The part of the timeline they cover.
     resolution_ns: int  # What is shorter was joined to its neighbours; 0: nothing was.
-    lane: Column
+    lane: Column  # Position in `Timeline.lanes`.
     start: Column
     dur: Column
-    label: Column
-    kind: Column
-    count: Column
-    filled: Column
+    label: Column  # Position in `Timeline.labels`.
+    kind: Column  # Position in `Timeline.kinds`.
+    count: Column  # How many operations were joined to it; label and kind are the longest one's.
+    filled: Column  # ns of `dur` in which these ran; the rest lies between them.
 
 
 class Timeline(Struct, frozen=True):

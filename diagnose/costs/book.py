@@ -61,10 +61,9 @@ _DTYPE = np.array([DTYPES.index(dtype) for dtype in NARROWER])
 
 
 class CostBook:
-    """Prices of changes of a rank's device operations."""
+    """Prices of changes of a rank's device operations. Raises Missing without device work."""
 
     def __init__(self, facts: Facts) -> None:
-        """Raises Missing without device work."""
         self._facts, self._ops, self._seen = facts, costed_ops(facts), seen(facts)
         self._measured, self._steps = measured_costs(facts), max(steps(facts).count, 1)
         self._peaks: Peaks | None = optional(type_rates, facts)
@@ -75,14 +74,14 @@ class CostBook:
         self._bandwidth = self._peaks.memory_gbps * (moved.share if moved else BANDWIDTH) if self._peaks else np.inf
 
     def left(self, recosts: Sequence[Recost], level: int) -> Left:
-        """What is left after all changes together, at a level."""
+        """What is left of operations after all changes together; `level`: of the saving, 0 low, 1 likely, 2 high."""
         changed = self._changed(recosts)
         share = self._shares(changed, level)
         for key, rows in keys(self._facts, self._ops, changed) if self._measured.found else ():
-            told = self._measured.share(key, float(np.median(self._of_call_ns(rows))))
-            if told is not None:
-                share[rows] = told[level]
-        share += self._casts(changed, level)
+            measured = self._measured.share(key, float(np.median(self._times_of_calls(rows))))
+            if measured is not None:
+                share[rows] = measured[level]
+        share += self._cast_shares(changed, level)
         gone = np.zeros(len(share), dtype=bool)
         for kind in (Chained, Scattered, UpdatedAtOnce, Attended):  # What is in attention is no longer in a chain.
             for one in recosts:
@@ -92,14 +91,14 @@ class CostBook:
         return Left(self._ops.ids[touched], share[touched], self._ops.ids[gone])
 
     def asked(self, recosts: Sequence[Recost]) -> Iterator[tuple[Key, float]]:
-        """What would have to be measured to price these changes together, and the time that it is about, per step."""
+        """Each op and change to measure for the price of these changes together, with its ns per step now."""
         changed = self._changed(recosts)
         taken = self._ops.dur_ns * self._ops.in_steps / self._steps
         for key, rows in keys(self._facts, self._ops, changed):
             yield key, float(taken[rows].sum())
         for one in recosts:
             if isinstance(one.change, Fused) and len(one.what):
-                rows, group = self._in_groups(one.what, one.change)
+                rows, group = self._sorted_by_group(one.what, one.change)
                 for key, mine in keys_of_groups(one.change, self._ops, rows, group, changed):
                     yield key, float((taken[rows] * mine[group]).sum())
 
@@ -110,16 +109,18 @@ class CostBook:
             changed.mark(rows[rows >= 0], one.change)
         return changed
 
-    def _in_groups(self, what: IntArray, fused: Fused) -> tuple[IntArray, IntArray]:
+    def _sorted_by_group(self, what: IntArray, fused: Fused) -> tuple[IntArray, IntArray]:
         order = np.lexsort((what, fused.group))
         return self._at[what[order]], fused.group[order]
 
-    def _of_call_ns(self, rows: IntArray) -> FloatArray:
+    def _times_of_calls(self, rows: IntArray) -> FloatArray:
+        """ns of each op that launched these operations: the sum over its own. Shape (ops,)."""
         _, call = np.unique(self._ops.op[rows], return_inverse=True)
         taken: FloatArray = np.bincount(call.reshape(-1), self._ops.dur_ns[rows]).astype(np.float64)
         return taken
 
-    def _casts(self, changed: Changed, level: int) -> FloatArray:
+    def _cast_shares(self, changed: Changed, level: int) -> FloatArray:
+        """What casts for autocast add to each product, as a share of its recorded time. Shape (operations,)."""
         products, found = self._ops.products, np.zeros(len(self._ops.ids))
         rows = np.flatnonzero(changed.autocast & (changed.dtype >= RANK["fp16"]) & (self._ops.row >= 0))
         calls = self._ops.row[rows]
@@ -129,7 +130,7 @@ class CostBook:
         return found
 
     def _shares(self, changed: Changed, level: int) -> FloatArray:
-        """For each op, the share of its recorded time that it takes after the changes, before fusing."""
+        """For each operation the share of its recorded time that it takes after all changes but Fused ones."""
         share, multiplies = np.ones(len(self._ops.ids)), self._ops.row >= 0
         rows = np.flatnonzero(changed.touched & multiplies)
         if len(rows):
@@ -157,7 +158,7 @@ class CostBook:
         if device is None:
             return np.ones(len(rows))
         grade_before, grade_after = (
-            grades_in(products, dtypes)[calls] for dtypes in (self._all(calls, before), self._all(calls, after))
+            grades_in(products, dtypes)[calls] for dtypes in (self._by_row(calls, before), self._by_row(calls, after))
         )
         plain = products.family[calls] == FAMILIES.index(Family.PRODUCT)
         grade_after = np.where(changed.padded[at] & plain, GRADES.index(Grade.ALIGNED), grade_after)
@@ -167,7 +168,7 @@ class CostBook:
             new_ns[alike_calls] = self._of_kind(kind, calls[alike_calls], took[alike_calls], level)
         return (new_ns / np.maximum(took, 1))[position.reshape(-1)]
 
-    def _all(self, calls: IntArray, dtypes: IntArray) -> IntArray:
+    def _by_row(self, calls: IntArray, dtypes: IntArray) -> IntArray:
         found = np.full(len(self._ops.products.flops), -1, dtype=np.int64)
         found[calls] = dtypes
         return found
@@ -201,8 +202,7 @@ class CostBook:
         return np.minimum(ns, took) if before == after or level == LEVELS - 1 else ns
 
     def _known(self, family: Family, dtype: str, grade: Grade) -> Known | None:
-        """Known rates of this device; if it was not measured, rates of another, corrected by what the recording shows.
-        On an H100 the correction was measured to gain nothing (docs/accuracy.md)."""
+        """Known rates of this device; if it was not measured, of another, corrected by what this recording shows."""
         assert self._peaks is not None
         own = own_row(self._peaks, family, dtype, grade)
         return known(self._peaks, family, dtype, grade) if own else self._seen.known(self._peaks, family, dtype, grade)
@@ -241,7 +241,7 @@ class CostBook:
 
     def _fuse(self, one: Recost, fused: Fused, changed: Changed, share: FloatArray, gone: Mask, level: int) -> None:
         """Prices groups of ops as one: the first of each group takes all of the new time, the others are gone."""
-        rows, group = self._in_groups(one.what, fused)
+        rows, group = self._sorted_by_group(one.what, fused)
         first = np.diff(group, prepend=-1) > 0
         took = self._ops.dur_ns[rows].astype(np.float64)
         left: FloatArray = np.bincount(group, took * share[rows] * ~gone[rows]).astype(np.float64)
@@ -281,7 +281,7 @@ class CostBook:
     def _passed_once(
         self, fused: Chained | UpdatedAtOnce, narrowed: FloatArray, left: FloatArray, longest: FloatArray, level: int
     ) -> FloatArray:
-        """ns of each group if it reads and writes its tensors once; a change of types leaves a share of that."""
+        """ns of each group if it reads and writes its tensors once; `narrowed`: share of bytes that new types leave."""
         if isinstance(fused, Scattered):
             rate = (self._peaks.memory_gbps if self._peaks else np.inf) * SCATTERED
             best = np.where(fused.bytes > 0, np.maximum(fused.bytes / rate, SHORTEST_NS), left / 2)
@@ -325,8 +325,8 @@ def cost_book(facts: Facts) -> CostBook | HostBook:
 
 
 def wanted(facts: Facts, fixes: Sequence[Sequence[Recost]], least_ns: float) -> list[Wanted]:
-    """What is to be measured for each fix alone, and for all together, if it takes so much of a step; longest first.
-    Nothing that was measured or cannot be. Raises Missing like `cost_book`."""
+    """The ops and changes to measure for each fix alone, and for all together; longest first. Without those that take
+    less than `least_ns` of a step, were measured, or cannot be measured. Raises Missing like `cost_book`."""
     book = cost_book(facts)
     known = {key for key, one in measured_costs(facts).found.items() if one.tells or one.why}
     changes, taken = defaultdict[OpSpec, list[str]](list), dict[OpSpec, float]()

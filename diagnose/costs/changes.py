@@ -28,19 +28,19 @@ class Padded(Struct, frozen=True):
 
 
 class WellChosen(Struct, frozen=True):
-    """Kernels that reach what those of such ops do where they were measured."""
+    """Ops run kernels that are as fast as measured ones for such ops (`costs.known`)."""
 
     certain: bool = True  # False: something that is not known may keep these from being taken.
 
 
 class Enlarged(Struct, frozen=True):
-    """Batches are so many times as large; the time is of the share that the batch of today has in it."""
+    """Batches are so many times as large; prices are of one batch of today's size in them."""
 
     times: int
 
 
 class Searched(Struct, frozen=True):
-    """Of the kernels for a convolution's sizes the library takes the fastest, by trying them."""
+    """cuDNN or MIOpen tries all kernels for a convolution's sizes, and takes the fastest."""
 
 
 class Pinned(Struct, frozen=True):
@@ -67,11 +67,11 @@ class Chained(Fused, frozen=True, eq=False):
     """Each group reads its inputs and writes its outputs once."""
 
     bytes: FloatArray  # What these have, as recorded; 0 unknown. Shape (n,).
-    stays: Mask | None = None  # Operations that take as long as part of it, besides. Shape (operations,).
+    stays: Mask | None = None  # Operations whose own time adds to the fused kernel's. Shape (operations,).
 
 
 class Scattered(Chained, frozen=True, eq=False):
-    """The same, at places all over memory."""
+    """As Chained, but with accesses at places all over memory."""
 
 
 class UpdatedAtOnce(Fused, frozen=True, eq=False):
@@ -85,7 +85,7 @@ class UpdatedAtOnce(Fused, frozen=True, eq=False):
 
     @property
     def key(self) -> tuple[OpSpec, str] | None:
-        """What is measured of it."""
+        """By which it is measured; None if it cannot be."""
         return (self.spec, self.form) if self.spec is not None and self.form else None
 
 
@@ -93,14 +93,14 @@ Change: TypeAlias = "InPrecision | Padded | WellChosen | Searched | Pinned | Enl
 
 
 class Recost(Struct, frozen=True, eq=False):
-    """Device operations, or ops of a training on the CPU, take what they cost after all of their changes."""
+    """A change of device operations, or of ops of a training on the CPU. All changes of one are priced together."""
 
     what: IntArray
     change: Change
 
 
 class Left(Struct, frozen=True):
-    """What is left of operations."""
+    """What is left of operations after changes; operations in neither array stay as they are."""
 
     ids: IntArray
     share: FloatArray  # Of what each takes; it can be more than 1. Shape (operations,).
@@ -125,7 +125,7 @@ class Changed:
         self._marks = dict(zip((Padded, Searched, Pinned), marks, strict=True))
 
     def mark(self, rows: IntArray, change: Change) -> None:
-        """Note a change of some operations."""
+        """Note a change of the operations in these rows."""
         self.touched[rows] |= not isinstance(change, Fused)
         if isinstance(change, InPrecision):
             self.dtype[rows] = np.maximum(self.dtype[rows], RANK[change.dtype])

@@ -67,7 +67,7 @@ class Known(msgspec.Struct, frozen=True):
     source: str  # Where: "benchmarks/rates", recordings in the corpus of public traces, or an article.
 
     def at(self, level: int) -> float:
-        """Of what is said, what to count with at a level of saving: low, likely, high."""
+        """The factor on `took_ns` at a level of saving: low (the op takes longest), likely, high."""
         return (self.most, 1.0, self.least)[level]
 
     def took_ns(self, peaks: Peaks, flops: FloatArray, bytes_: FloatArray) -> FloatArray:
@@ -85,7 +85,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def grade_of(inner: Sequence[int], element_bytes: float) -> Grade:
-    """How well the inner sizes of a product, N and K, suit Tensor Cores."""
+    """How well the inner sizes of a product, N and K, suit Tensor Cores: by the alignment of rows in bytes."""
     return _GRADES[min(int((gcd(*inner) & -gcd(*inner)) * element_bytes), 16)] if any(inner) else Grade.ALIGNED
 
 

@@ -69,7 +69,7 @@ def measured_costs(facts: Facts) -> MeasuredCosts:
 
 
 def specs_of(facts: Facts, ops: IntArray) -> tuple[IntArray, list[OpSpec]]:
-    """By op the position of its spec, or -1 where the op is -1 or has no shapes; and the distinct specs."""
+    """For each op the position of its spec among the distinct ones (-1 if the op is -1 or has no shapes), and these."""
     table, names = facts.rank.ops, facts.rank.spans["name"].cat.categories
     row = table.index.get_indexer(pd.Index(ops))
     columns = [table[name].cat for name in ("shapes", "dtypes", "strides", "scalars")]
@@ -123,7 +123,7 @@ def keys_of_groups(
 
 
 def alike(states: npt.NDArray[Any], known: Mask) -> Iterator[tuple[tuple[int, ...], Mask]]:
-    """Each distinct column of these rows, of columns that are known, and which columns are the same."""
+    """Each distinct column of `states` among those that are `known`, and a mask of all columns that are equal to it."""
     for state in np.unique(states[:, known], axis=1).T.tolist():
         yield tuple(state), (states == np.array(state)[:, None]).all(axis=0)
 
@@ -137,12 +137,12 @@ Kind = tuple[Family, str, Grade]
 
 
 class Seen(Struct, frozen=True):
-    """Of kinds of ops in the used steps, what they take over what is known of them."""
+    """For each kind of op in the used steps, its time over the time known for such ops: as factors."""
 
     taken: dict[Kind, tuple[float, float, float]]  # At 10 %, half and 90 % of their time.
 
     def known(self, device: Peaks, family: Family, dtype: str, grade: Grade) -> Known | None:
-        """As `known`, by what was seen of the kind, where that was."""
+        """As `known.known`, but corrected by what this recording took for the kind, where it has some."""
         rates, seen = known(device, family, dtype, grade), self.taken.get((family, dtype, grade))
         if rates is None or seen is None:
             return rates
@@ -160,7 +160,8 @@ def seen(facts: Facts) -> Seen:
 
 
 def seen_in(products: Products, device: Peaks, rows: Mask) -> Seen:
-    """Of each kind of long matrix products in these rows, time taken over time that is known for it, by quantile."""
+    """For each kind of matrix products in these rows: time taken over time known for them, by quantile. Only long ones
+    count; kinds with few of them, or far from what is known, are left out."""
     table, taken = products.table, dict[Kind, tuple[float, float, float]]()
     tells = rows & table.exact & ~np.isnan(products.flops) & (products.dtype >= 0)
     tells &= (products.family == FAMILIES.index(Family.PRODUCT)) & (table.dur_ns >= LONG_NS)

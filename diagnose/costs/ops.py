@@ -77,7 +77,8 @@ def costed_ops(facts: Facts) -> CostedOps:
 
 
 def _casts(facts: Facts, table: WorkTable) -> npt.NDArray[np.int8]:
-    """In backward passes autocast is off: what is no backward op there takes the type of its gradient."""
+    """How often autocast casts around each operation's op, as `casts`; NO_CASTS if it does not stay in fp32. In
+    backward passes autocast is off: an op there that is no backward op takes the type of its gradient."""
     names = [*facts.rank.spans["name"].cat.categories, ""]
     found = np.array([NO_CASTS if (many := casts(name)) is None else many for name in names], dtype=np.int8)
     forward = np.array(["_backward" not in name for name in names])
@@ -128,7 +129,7 @@ def _products(facts: Facts, ops: MatmulOps) -> Products:
 
 
 def _grades(ops: MatmulOps, conv: Mask, attention: Mask, backward: Mask) -> npt.NDArray[np.int8]:
-    """Of products by their inner sizes. Shape (3, rows), as `Products.grade`."""
+    """Grades of products by their inner sizes; of convolutions and attention by direction. As `Products.grade`."""
     found = np.full((3, len(ops.op)), GRADES.index(Grade.ALIGNED), dtype=np.int8)
     distinct, which = np.unique(inner_sizes(ops), axis=0, return_inverse=True)
     for place, size in enumerate(_SIZES):

@@ -92,8 +92,8 @@ def export(
                 rows[tables.FINDINGS] = len(found)
         shown = {name: rows[name] for name in tables.TABLES if name in rows}
         done = Export(ranks=tuple(made), rows=shown, absent=absent, notes=tuple(notes))
-        told = {"schema_version": SCHEMA_VERSION, "tool_version": __version__, **asdict(done)}
-        (unfinished / FILE).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        record = {"schema_version": SCHEMA_VERSION, "tool_version": __version__, **asdict(done)}
+        (unfinished / FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return done
 
 
@@ -194,7 +194,7 @@ def _replaced(folder: Path) -> Iterator[Path]:
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _refuse_others(folder)
+        _refuse_other_files(folder)
         for left in folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left)
         unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
@@ -212,7 +212,7 @@ def _replaced(folder: Path) -> Iterator[Path]:
                 folder.rmdir()
 
 
-def _refuse_others(folder: Path) -> None:
+def _refuse_other_files(folder: Path) -> None:
     inside = [path for path in folder.iterdir() if not path.name.startswith(_UNFINISHED)]
     if inside and not ((folder / FILE).is_file() and all(map(_is_ours, inside))):
         raise CannotExport(f"{folder} has other files. Name a new folder, or one with only an export.")
@@ -227,7 +227,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _replace(folder: Path, unfinished: Path) -> None:
-    """The record comes first: whatever is interrupted then, the folder is an export's, and the next one replaces it."""
+    """Put the new export in place of the old. FILE goes first: if interrupted, the folder still counts as an export."""
     (unfinished / FILE).replace(folder / FILE)
     for name in tables.TABLES:
         old, new = folder / name, unfinished / name

@@ -33,6 +33,7 @@ _NO_DEVICE_USED = Missing("device work", "The training uses no GPU.")
 
 
 def _ranks(facts: Facts) -> pd.DataFrame:
+    """One row: the rank's trace and clock, how many of its steps are used (0 of a window), and their mean time."""
     used = optional(steps, facts)
     row = {
         "file": Path(facts.rank.provenance.path).name,
@@ -44,6 +45,7 @@ def _ranks(facts: Facts) -> pd.DataFrame:
 
 
 def _steps(facts: Facts) -> pd.DataFrame:
+    """A row per marked step: its bounds on the host, and as used in the report, null where it is not used."""
     marks, used = facts.rank.steps, optional(steps, facts)
     if not marks:
         raise Missing("marked steps", "Call prof.step() after each step.")
@@ -70,11 +72,12 @@ def _kernels(facts: Facts) -> pd.DataFrame:
 
 
 def _work(facts: Facts, table: schema.Table) -> pd.DataFrame:
+    """A row per kernel or copy (`table`), by span id: its op, launch, time in the queue, and source line."""
     work, recorded = work_table(facts), _recorded(facts, table)
-    mine = np.isin(work.ids, recorded.index)
-    launch, op, outer = work.launch[mine], work.op[mine], work.asked_by[mine]
-    found = _of_spans(facts, work.ids[mine]).assign(
-        used=work.in_steps[mine],
+    rows = np.isin(work.ids, recorded.index)
+    launch, op, outer = work.launch[rows], work.op[rows], work.asked_by[rows]
+    found = _of_spans(facts, work.ids[rows]).assign(
+        used=work.in_steps[rows],
         op=_names(facts, op),
         op_id=_or_null(op),
         outer_op=_names(facts, outer),
@@ -94,6 +97,7 @@ def _queue(facts: Facts) -> pd.DataFrame:
 
 
 def _collectives(facts: Facts) -> pd.DataFrame:
+    """A row per communication kernel, and per collective that gloo or MPI runs on the host."""
     table = collective_table(facts)
     recorded = _recorded(facts, schema.COLLECTIVES).reset_index(drop=True).reindex(told_rows(facts))
     found = _of_spans(facts, table.ids).assign(used=table.in_steps, on_host=table.on_host)
@@ -102,6 +106,7 @@ def _collectives(facts: Facts) -> pd.DataFrame:
 
 
 def _ops(facts: Facts) -> pd.DataFrame:
+    """A row per op, collective or loader span on any host thread; `self_ns` is without the spans of these inside it."""
     require_ops(facts)
     calls = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER)
     dur_ns, inner_ns = calls.end_ns - calls.start_ns, np.zeros(len(calls.ids) + 1, dtype=np.int64)
@@ -130,6 +135,7 @@ def _memory(facts: Facts) -> pd.DataFrame:
 
 
 def _lines(facts: Facts) -> pd.DataFrame:
+    """A row per stretch of host time in a function of the user's own code, with file, line and function."""
     table, sites = user_frames(facts)
     codes = table["name"].cat.codes.to_numpy()
     kept = np.isin(codes, list(sites))
@@ -138,6 +144,7 @@ def _lines(facts: Facts) -> pd.DataFrame:
 
 
 def _idle_gaps(facts: Facts) -> pd.DataFrame:
+    """A row per gap in used steps in which no device of the rank works: its cause, and the work that ends it."""
     found = idle_gaps(facts)
     return pd.DataFrame(
         {
@@ -151,9 +158,10 @@ def _idle_gaps(facts: Facts) -> pd.DataFrame:
 
 
 def _spans(facts: Facts, ids: IntArray | slice = slice(None)) -> pd.DataFrame:
+    """The spans with these ids, all if not given, with the number of their step; null outside of steps."""
     numbers = np.array([*(mark.number for mark in facts.rank.steps), -1], dtype=np.int32)
     spans = facts.rank.spans.iloc[ids]
-    return _told(spans, schema.SPANS).rename_axis("id").assign(step=_or_null(numbers[spans["step"].to_numpy()]))
+    return _columns_of(spans, schema.SPANS).rename_axis("id").assign(step=_or_null(numbers[spans["step"].to_numpy()]))
 
 
 _MAKERS: dict[str, Callable[[Facts], pd.DataFrame]] = {
@@ -214,10 +222,10 @@ def findings(found: Sequence[RankedFinding]) -> pd.DataFrame:
 
 
 def _recorded(facts: Facts, table: schema.Table) -> pd.DataFrame:
-    return _told(getattr(facts.rank, table.name), table)
+    return _columns_of(getattr(facts.rank, table.name), table)
 
 
-def _told(frame: pd.DataFrame, table: schema.Table) -> pd.DataFrame:
+def _columns_of(frame: pd.DataFrame, table: schema.Table) -> pd.DataFrame:
     columns = {name: _known(frame[name], column.unknown) for name, column in table.columns.items()}
     return pd.DataFrame(columns, index=frame.index, copy=False)
 
@@ -247,7 +255,7 @@ def _names(facts: Facts, ids: IntArray) -> Any:
 
 
 def _places(facts: Facts, ids: IntArray) -> dict[str, Any]:
-    """The places in the user's code that led to host spans; null of -1."""
+    """Columns with the places in the user's code that led to these host spans; null for the id -1."""
     sites, known = np.full(len(ids), None, dtype=object), ids >= 0
     sites[known] = sites_of(facts, ids[known])
     return _of_sites(sites.tolist())

@@ -184,7 +184,7 @@ def _iterations(frame: pd.DataFrame, names: list[str]) -> Array:
 
 
 def _raw_traces(run: Run, base_ns: int) -> Callable[..., dict[str, Any]]:
-    """What HTA marks its findings on: a chrome trace of a rank, whose k-th event is the one of index k."""
+    """Stands in for HTA's method of that name: a Chrome trace of a rank, whose event k has index k. HTA marks it."""
     ranks = {rank.index: rank for rank in run.ranks}
 
     def raw_trace(rank: int = 0) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def _without(self: Setting, editor: Editor, site: Site | None) -> Edits:
 
 
 class _OfCuda(Setting):
-    """A function of torch.cuda is not called."""
+    """The user's calls of a function of torch.cuda, which `form` names, are left out."""
 
     takes = {"": nothing}
 
@@ -52,7 +52,7 @@ class _OfCuda(Setting):
     edit = _without
 
     def inject(self, injection: Injection) -> None:
-        """All calls that stand in the user's files."""
+        """Calls from the user's files return None at once; those from libraries are made."""
         name = self.form.partition(":")[2]
 
         def act(module: Any) -> None:
@@ -73,7 +73,7 @@ class _OfCuda(Setting):
 
 @dataclass(frozen=True)
 class NoSynchronize(_OfCuda):
-    """The host does not wait for the GPU by hand."""
+    """The user's calls of torch.cuda.synchronize() are left out."""
 
     form = "patch:torch.cuda.synchronize"
     link = "https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution"
@@ -85,7 +85,7 @@ class NoSynchronize(_OfCuda):
 
 @dataclass(frozen=True)
 class NoEmptyCache(_OfCuda):
-    """The allocator's cache is not emptied."""
+    """The user's calls of torch.cuda.empty_cache() are left out."""
 
     form = "patch:torch.cuda.empty_cache"
     link = "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"
@@ -97,7 +97,7 @@ class NoEmptyCache(_OfCuda):
 
 @dataclass(frozen=True)
 class NoBarrier(Setting):
-    """A barrier in the step is left out; the first call of a line stays, as it may be what ranks start by."""
+    """The user's barriers are left out, but for the first call at each line: ranks may need it to start together."""
 
     form = "patch:torch.distributed.barrier"
     takes = {"": nothing}
@@ -115,17 +115,17 @@ class NoBarrier(Setting):
 
     def inject(self, injection: Injection) -> None:
         def act(module: Any) -> None:
-            original, met = module.barrier, set[Any]()
+            original, called_at = module.barrier, set[Any]()
 
             @functools.wraps(original)
             def barrier(*args: Any, **kwargs: Any) -> Any:
                 place = injection.caller()
                 waits = not (kwargs.get("async_op") or args[1:2] == (True,))
-                if injection.on and waits and place in met:
+                if injection.on and waits and place in called_at:
                     injection.note("torch.distributed.barrier()", "left out after the first", place)
                     return None
                 if place is not None:
-                    met.add(place)
+                    called_at.add(place)
                 return original(*args, **kwargs)
 
             module.barrier = barrier
@@ -135,7 +135,7 @@ class NoBarrier(Setting):
 
 @dataclass(frozen=True)
 class SeldomCollect(Setting):
-    """One of some hundred calls of gc.collect() is made."""
+    """One of `every` calls of gc.collect() in the user's files is made."""
 
     argument: str = "every"
     value: Any = 500
@@ -175,7 +175,7 @@ class SeldomCollect(Setting):
 
 @dataclass(frozen=True)
 class NoCheckpointing(Setting):
-    """What is checkpointed keeps its activations."""
+    """Checkpointed functions are called directly: activations are kept, and nothing is recomputed."""
 
     form = "patch:torch.utils.checkpoint"
     takes = {"": nothing}
@@ -194,8 +194,8 @@ class NoCheckpointing(Setting):
         )
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
-        there = loop is Loop.TRANSFORMERS
-        return Argument("transformers.TrainingArguments", "gradient_checkpointing", False) if there else None
+        trainer = loop is Loop.TRANSFORMERS
+        return Argument("transformers.TrainingArguments", "gradient_checkpointing", False) if trainer else None
 
     def inject(self, injection: Injection) -> None:
         def act(module: Any) -> None:
@@ -216,7 +216,7 @@ class NoCheckpointing(Setting):
 
 @dataclass(frozen=True)
 class SaveInBackground(Setting):
-    """What is saved is copied, and written by a thread; the next save waits for that."""
+    """torch.save() copies, a thread writes, the next save waits for it. What cannot be copied is saved as before."""
 
     argument: str = "in_background"
 

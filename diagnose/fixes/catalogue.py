@@ -37,7 +37,7 @@ def parsed(name: str) -> Setting | None:
 
 
 def _of_environment(text: str) -> Setting:
-    """Raises ValueError."""
+    """Tf32 if `text` is exactly its variables, else Environment; `text`: "NAME=value ...". Raises ValueError."""
     pairs = tuple((left, right) for left, _, right in (part.partition("=") for part in text.split()))
     for tf32 in (Tf32(), Tf32(value=True)):
         if pairs == tf32.variables:

@@ -93,7 +93,7 @@ class DdpArgument(Setting):
     switch = WHEN_MADE
 
     def took_effect(self, rank: RankManifest) -> str:
-        """Of options that DDP says of itself."""
+        """Empty if any wrapper has it, or none reports this option: DDP does not report all."""
         ddp = rank.distributed.ddp if rank.distributed else ()
         said = [one[self.argument] for one in ddp if self.argument in one]
         if not said or self.value in said:
@@ -106,7 +106,7 @@ class DdpArgument(Setting):
 
 @dataclass(frozen=True)
 class CommunicationHook(Setting):
-    """A hook of torch.distributed.algorithms.ddp_comm_hooks.default_hooks by its name."""
+    """DDP reduces gradients by the hook of torch.distributed.algorithms.ddp_comm_hooks.default_hooks named `value`."""
 
     argument: str = "comm_hook"
     value: Any = "bf16_compress_hook"
@@ -134,13 +134,13 @@ class CommunicationHook(Setting):
         return strategy if loop is Loop.LIGHTNING else None
 
     def inject(self, injection: Injection) -> None:
-        """Before the first forward pass."""
-        known: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Registers the hook before the first forward pass of each DistributedDataParallel."""
+        seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
         def forward(model: Any, forward: Callable[[], Any]) -> Any:
-            if model not in known:
-                known.add(model)
-                if why := _registered(model, self.value):
+            if model not in seen:
+                seen.add(model)
+                if why := _register(model, self.value):
                     injection.refuse(why)
                 else:
                     injection.note(DDP, f"gradients are sent by {self.value}")
@@ -152,7 +152,7 @@ class CommunicationHook(Setting):
 
 @dataclass(frozen=True)
 class NoSync(Setting):
-    """Gradients are reduced in the last backward pass of a step."""
+    """Gradients are reduced only in the last backward pass of a step."""
 
     argument: str = "no_sync"
 
@@ -182,7 +182,7 @@ class NoSync(Setting):
         accumulation = _Accumulation(injection)
 
         def act(module: Any) -> None:
-            module.register_optimizer_step_pre_hook(accumulation.step_begins)
+            module.register_optimizer_step_pre_hook(accumulation.before_optimizer_step)
 
         injection.refuse(f"nothing is wrapped in {DDP}, or no optimizer stepped")
         injection.when_imported("torch.optim.optimizer", act)
@@ -217,9 +217,9 @@ class FsdpArgument(Setting):
 
 
 def _wrap_forward(injection: Injection, act: Callable[[Any, Callable[[], Any]], Any]) -> None:
-    """Have each forward pass be `act(module, forward)`, where `forward()` is the original."""
+    """Have each forward pass of DDP be `act(model, forward)`: `forward()` is the original. Not in compiled code."""
 
-    def hook(module: Any) -> None:
+    def patch(module: Any) -> None:
         kind = module.DistributedDataParallel
         original = kind.forward
 
@@ -231,18 +231,19 @@ def _wrap_forward(injection: Injection, act: Callable[[Any, Callable[[], Any]], 
 
         kind.forward = forward
 
-    injection.when_imported("torch.nn.parallel.distributed", hook)
+    injection.when_imported("torch.nn.parallel.distributed", patch)
 
 
 class _Accumulation:
     """Leaves out the reduction in all backward passes of a step but the last.
 
-    How many there are is learnt from the first steps. A step with more reduces in each from then on; one with fewer
-    reduces before its optimizer steps. So the optimizer always sees what all ranks have summed up.
+    How many there are is learnt from the first steps. A step with more passes reduces in each extra one; in a step with
+    fewer, gradients are reduced just before the optimizer steps. So the optimizer always sees reduced gradients.
     """
 
     def __init__(self, injection: Injection) -> None:
         self._injection = injection
+        # Backward passes of this step, and of the step before; how many steps in a row had as many as that.
         self._passes = self._before = self._alike = 0
         self._listens = False
         self._unreduced: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -267,13 +268,13 @@ class _Accumulation:
     def _backward_ended(self) -> None:
         self._passes += 1
 
-    def step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Of an optimizer."""
+    def before_optimizer_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Reduce gradients that are not reduced yet, and learn how many backward passes this step had."""
         for model in list(self._unreduced):
             _reduce(model)
         self._unreduced.clear()
         if not self._passes:
-            return  # Of several optimizers one after the other.
+            return  # Another optimizer has just stepped in the same step.
         self._alike = self._alike + 1 if self._passes == self._before else 1
         self._before, self._passes = self._passes, 0
         if self._before == 1:
@@ -283,6 +284,7 @@ class _Accumulation:
 
 
 def _reduce(model: Any) -> None:
+    """Average the model's gradients over all ranks, as DDP does."""
     torch = sys.modules["torch"]
     ranks = torch.distributed.get_world_size(model.process_group)
     for parameter in model.parameters():
@@ -290,7 +292,8 @@ def _reduce(model: Any) -> None:
             torch.distributed.all_reduce(parameter.grad.div_(ranks), group=model.process_group)
 
 
-def _registered(model: Any, name: str) -> str:
+def _register(model: Any, name: str) -> str:
+    """Register a hook of `default_hooks`; a clause on why that cannot be done, or empty."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     if model._comm_hooks:

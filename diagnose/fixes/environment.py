@@ -31,7 +31,7 @@ ALLOW_TF32, FORBID_TF32 = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"), ("NVIDIA_TF
 
 @dataclass(frozen=True)
 class Environment(Setting):
-    """Environment variables. Raises ValueError for unknown ones."""
+    """Environment variables; an empty value unsets one. Raises ValueError for names not in VARIABLES."""
 
     value: Pairs = ()
 
@@ -60,20 +60,20 @@ class Environment(Setting):
 
     def words(self) -> Words:
         gone = [name for name, value in self.value if not value]
-        told = _written(tuple(pair for pair in self.value if pair[1]))
+        assigned = _written(tuple(pair for pair in self.value if pair[1]))
         return Words(
-            f"Unset {' and '.join(gone)}." if gone else f"Set {told}.",
+            f"Unset {' and '.join(gone)}." if gone else f"Set {assigned}.",
             f"{gone[0]}=1 python train.py" if gone else "python train.py",
-            f"{told} python train.py".lstrip(),
+            f"{assigned} python train.py".lstrip(),
         )
 
     def in_force(self, run: Run) -> bool:
-        """One that is only taken out was seen by the rule: what is not among the variables may not be recorded."""
+        """False if it only unsets variables: one that the recording lacks may have been set and not recorded."""
         as_asked = all(run.environment.get(name, "") == value for name, value in self.value)
         return as_asked and any(value for _, value in self.value)
 
     def inject(self, injection: Injection) -> None:
-        """The parent of the process sets them: only what is to be out has to go."""
+        """The parent has started the process with the values set; here variables with an empty value are unset."""
         _take_out(injection, self.value)
 
     @property
@@ -83,7 +83,7 @@ class Environment(Setting):
 
     @property
     def varies_by_process(self) -> bool:
-        """glibc gives memory back or keeps it by where blocks happen to lie."""
+        """True for malloc()'s thresholds: whether glibc can give memory back depends on where blocks happen to lie."""
         return not self.why_no_switch
 
     def switch(self, injection: Injection) -> Switch:
@@ -108,7 +108,7 @@ def _written(variables: Pairs) -> str:
 
 
 def _take_out(injection: Injection, variables: Pairs) -> None:
-    """Inject environment variables that the parent of the process has set."""
+    """Unset variables with an empty value; note all of them. `injection.check` tells if the script changes one then."""
     for name, value in variables:
         if not value:
             os.environ.pop(name, None)
@@ -124,7 +124,7 @@ def _take_out(injection: Injection, variables: Pairs) -> None:
 
 @dataclass(frozen=True)
 class Tf32(Setting):
-    """TF32 in matmuls in fp32. `value`: whether a variable that forbids it has to go, too."""
+    """fp32 matmuls use TF32. `value`: whether NVIDIA_TF32_OVERRIDE, which forbids that, has to be unset, too."""
 
     value: Any = False
 
@@ -191,15 +191,15 @@ class Tf32(Setting):
 
 
 LEAST, MOST = 128 << 10, 32 << 20
-"""Bytes between which glibc moves its threshold of mapping by itself: to the largest mapped block that was freed."""
+"""Bytes between which glibc moves its mmap threshold by itself: to the largest mapped block that was freed."""
 
 PAGE = 4096
-HEADER = ctypes.sizeof(ctypes.c_size_t)  # Bytes before a block: its size, and in bit 1 whether it is mapped apart.
+HEADER = ctypes.sizeof(ctypes.c_size_t)  # Bytes before a block: its size, and in bit 1 whether it has its own mmap().
 MAPPED = 2
 
 
 class _Used(ctypes.Structure):
-    """As mallinfo2() of malloc.h tells it: mapped blocks are the fourth and fifth."""
+    """`struct mallinfo2` of malloc.h: `hblks` is how many blocks have their own mmap(), `hblkhd` their bytes."""
 
     _fields_ = [
         (name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", *map(str, range(5)))
@@ -207,11 +207,9 @@ class _Used(ctypes.Structure):
 
 
 def _malloc_switch(variables: Pairs) -> Switch:
-    """Thresholds as these variables set them, and off as glibc has them by now, which has moved them by itself.
-
-    Off they stay where they are from then on. Raises CannotSwitch.
-    https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html
-    """
+    """A switch of malloc()'s thresholds: on as these variables set them, off as glibc has moved them by now.
+    From the first call on glibc moves them no more, off as well. Raises CannotSwitch.
+    https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html"""
     library = _library()
     if given := [name for name in (*MALLOC, "GLIBC_TUNABLES") if os.environ.get(name)]:
         raise CannotSwitch(f"{given[0]} is in the environment already")
@@ -235,7 +233,7 @@ def _malloc_switch(variables: Pairs) -> Switch:
 
 
 def _library() -> Any:
-    """glibc, if blocks come from it. Raises CannotSwitch."""
+    """glibc by ctypes, ready to call. Raises CannotSwitch if it is too old, or malloc() is another allocator's."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version") or not hasattr(library, "mallinfo2"):
         raise CannotSwitch("the thresholds of malloc() need glibc 2.33")
@@ -252,7 +250,7 @@ def _library() -> Any:
 
 
 def _mapped_from(library: Any) -> int:
-    """Bytes from which blocks are mapped apart. Those that are stay: to free them would move that."""
+    """The mmap threshold in bytes, to a page. Mapped blocks are not freed here: that would move the threshold."""
     low, high = LEAST // PAGE - 1, MOST // PAGE
     while high - low > 1:
         middle = (low + high) // 2

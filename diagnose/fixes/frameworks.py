@@ -18,7 +18,7 @@ READS = r"aten::(is_nonzero|item|_local_scalar_dense|equal)"
 
 
 class OwnWork(NamedTuple):
-    """Work of a framework's own code."""
+    """Work that a framework's own code does in steps, and the setting by which it does so less often or not at all."""
 
     loop: Loop
     frame: str  # Of `file: function`, by a regular expression.
@@ -84,7 +84,7 @@ OWN_WORK = (
 
 
 def own_work(loop: Loop, file: str, function: str, ops: frozenset[str]) -> OwnWork | None:
-    """What a function of the framework does that has a setting; `ops`: names of those in which the time passes."""
+    """The entry of OWN_WORK on a function of the framework, or None; `ops`: the ops that its time is spent in."""
     frame = f"{file}: {function}"
-    known = [one for one in OWN_WORK if one.loop is loop and re.search(one.frame, frame)]
-    return next((one for one in known if not one.ops or any(re.fullmatch(one.ops, op) for op in ops)), None)
+    works = [work for work in OWN_WORK if work.loop is loop and re.search(work.frame, frame)]
+    return next((work for work in works if not work.ops or any(re.fullmatch(work.ops, op) for op in ops)), None)

@@ -23,7 +23,7 @@ class CannotSwitch(Exception):
 class Switch:
     """A setting that is turned on and off between two steps of a running training."""
 
-    turn: Callable[[bool], None]  # It begins off, and is turned to what it is not. Off leaves all as it was.
+    turn: Callable[[bool], None]  # It begins off; called only to change that. Off restores what was before.
     why_none: Callable[[], str]  # While it is on: a clause on why it is not in force; empty if it is.
     what: str = ""  # Where it takes effect; empty: its notes say it.
     of_optimizer: Callable[[Any, bool], None] | None = None
@@ -59,7 +59,7 @@ class Injection(Protocol):
         prevented: Callable[[Given], str] = ...,
         wanted: Callable[[Any], Any] | None = None,
     ) -> None: ...
-    # The same of a function of a module, or of a class in it.
+    # The same for a function of a module, or of the class `owner` in it, once the module is imported.
     def change_calls(self, module: str, owner: str, function: str, shown: str = "") -> None: ...
     # Change the largest model once an optimizer has been made: then it is complete, and on its device.
     # `change(model, torch)` says what it did; empty: nothing.
@@ -70,11 +70,11 @@ class Injection(Protocol):
     def when_backward_ends(self, act: Callable[[], None]) -> None: ...
     # The largest of the modules that a training step calls. Raises CannotSwitch if none was called.
     def trained_model(self) -> Any: ...
-    # Those of torch.optim that stepped.
+    # The optimizers of torch.optim that have stepped.
     def optimizers(self) -> Sequence[Any]: ...
-    # A clause on that, once calls have been made; empty if it has changed something.
+    # A clause on why it has changed no call so far; empty if it has changed one.
     def changed_nothing(self) -> str: ...
-    # The line that calls the function which asks, if it is the user's own.
+    # The line that calls the function which asks; None if that line is not in the user's files.
     def caller(self) -> Any: ...
 
 
@@ -116,5 +116,5 @@ class Editor(Protocol):
 
 
 def no_gpu(torch: ModuleType | Any) -> str:
-    """A clause that says so; empty with one."""
+    """A clause that PyTorch has no GPU; empty if it has one."""
     return "" if torch.cuda.is_available() else "PyTorch has no GPU here"

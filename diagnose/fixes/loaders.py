@@ -40,7 +40,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class LoaderArgument(Setting):
-    """An argument of all DataLoaders; `batch_size` as a multiple of what is there."""
+    """An argument of all DataLoaders; `batch_size` as a multiple of the script's own."""
 
     form = "patch:DataLoader"
     takes = {
@@ -62,7 +62,7 @@ class LoaderArgument(Setting):
 
     @property
     def batch_factor(self) -> int:
-        """Of a multiple of the batch size."""
+        """The factor of a larger batch size; 1 for all other arguments."""
         return self.value.factor if isinstance(self.value, Multiple) else 1
 
     def words(self) -> Words:
@@ -86,17 +86,17 @@ class LoaderArgument(Setting):
         return ""
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]] | None:
-        """A multiple of what is there is no value that can be written into a call."""
+        """None for a batch size: a multiple is no value that can be written into a call."""
         return None if self.batch_factor > 1 else ("DataLoader", tuple(loader.made for loader in run.loaders))
 
     def in_force(self, run: Run) -> bool:
-        """So many times what it is, is always more; of numbers more is enough."""
+        """Whether all training loaders have the value, or a larger number; False for a multiple of the batch size."""
         has = [getattr(loader, self.argument, None) for loader in run.loaders]
         if isinstance(self.value, Multiple) or not has:
             return False
         if type(self.value) is int:
-            return all(one is not None and one >= self.value for one in has)
-        return all(one == self.value for one in has)
+            return all(value is not None and value >= self.value for value in has)
+        return all(value == self.value for value in has)
 
     def inject(self, injection: Injection) -> None:
         def prevented(given: Given) -> str:
@@ -122,7 +122,7 @@ class LoaderArgument(Setting):
     switch = WHEN_MADE
 
     def took_effect(self, rank: RankManifest) -> str:
-        """Of loaders that gave batches."""
+        """Empty if any loader that gave batches has the value; a batch size is not checked."""
         if self.batch_factor > 1 or any(
             getattr(loader, self.argument) == self.value for loader in rank.loaders if loader.asked
         ):

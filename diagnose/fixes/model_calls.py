@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Autocast(Setting):
-    """Forward pass under autocast to bfloat16: gradients in float16 would have to be scaled."""
+    """The forward pass runs under autocast to bfloat16; not to float16, whose gradients would have to be scaled."""
 
     form = "wrap:torch.autocast"
     takes = {"": nothing}
@@ -53,7 +53,7 @@ class Autocast(Setting):
         }.get(loop)
 
     def in_force(self, run: Run) -> bool:
-        """That it is entered somewhere does not say that all runs under it: rules look at the work."""
+        """Always False: if autocast is entered somewhere, other work may still run outside. Rules look at the ops."""
         return False
 
     def inject(self, injection: Injection) -> None:
@@ -68,7 +68,7 @@ class Autocast(Setting):
         injection.when_called(change)
 
     def switch(self, injection: Injection) -> Switch:
-        """Around calls of the model, so that compiled code stays valid, which looks whether autocast is on."""
+        """Autocast is entered around calls of the model. Compiled code guards on autocast, so it stays valid."""
         model, torch = injection.trained_model(), sys.modules["torch"]
         device = _device_of(model, torch)
         if why := _no_bfloat16(device, torch):
@@ -122,7 +122,7 @@ class NoGradInEvaluation(Setting):
         injection.when_called(change)
 
     def switch(self, injection: Injection) -> Switch:
-        """What is computed stays; a script that goes backward through it fails."""
+        """Outputs stay the same. A script that calls backward() on outputs of evaluation mode fails."""
         model = injection.trained_model()
         turn, entered = self._around(model, sys.modules["torch"])
         what = f"{type(model).__name__}: called without autograd in evaluation mode"
@@ -135,10 +135,8 @@ class NoGradInEvaluation(Setting):
 def _around_calls(
     model: Any, context: Callable[[], AbstractContextManager[Any]], applies: Callable[[], bool]
 ) -> tuple[Callable[[bool], None], Callable[[], bool]]:
-    """Has calls of the model run in a context, if that applies: what turns it on and off, and whether it was entered.
-
-    It takes the place of `__call__` in the model's class: so compiled code of the model stays valid.
-    """
+    """`turn(on)`, by which calls of the model run in `context()` if `applies()`; and whether any has entered it so far.
+    `turn` replaces `__call__` of the model's class, but changes calls of this model only: compiled code stays valid."""
     kind, entered = type(model), False
     own, original = vars(kind).get("__call__"), kind.__call__
 

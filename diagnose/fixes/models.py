@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 COMPILED_FROM = (7, 0)  # Compute capability that torch.compile needs (Triton asks for it; AMD's are 8 and more).
 
 
-def _compiled_nothing() -> str:
-    frames = sys.modules.get("torch._dynamo.utils")
-    done = frames is not None and frames.counters["frames"]["ok"] > 0
-    return "" if done else "torch.compile could trace no part of the model"
+def _why_nothing_compiled() -> str:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    traced = dynamo is not None and dynamo.counters["frames"]["ok"] > 0
+    return "" if traced else "torch.compile could trace no part of the model"
 
 
 def _compiler_fits(self: Setting, capability: tuple[int, int]) -> bool:
@@ -42,7 +42,7 @@ def _compiler_fits(self: Setting, capability: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True)
 class Compile(Setting):
-    """The model is compiled where it is called; with a mode, as torch.compile takes it."""
+    """Calls of the model run compiled code; `mode`, if given, is torch.compile's."""
 
     form = "wrap:torch.compile"
     takes = {"": nothing, "mode": word}
@@ -70,7 +70,7 @@ class Compile(Setting):
         return "before trainer.fit(model)" if loop is Loop.LIGHTNING else None
 
     def inject(self, injection: Injection) -> None:
-        """As Module.compile() does, which changes what a call of it does."""
+        """As Module.compile() does: calls of the model run compiled code, and its module tree stays as it is."""
 
         def change(model: Any, torch: Any) -> str:
             try:
@@ -78,13 +78,13 @@ class Compile(Setting):
             except CannotSwitch as error:
                 injection.refuse(str(error))
                 return ""
-            injection.check = _compiled_nothing
+            injection.check = _why_nothing_compiled
             return f"compiled when it is called{self._options(', ', str)}"
 
         injection.when_called(change)
 
     def switch(self, injection: Injection) -> Switch:
-        """Both ways to call the model stay."""
+        """Off, calls run the eager model; the compiled code is kept."""
         model, torch = injection.trained_model(), sys.modules["torch"]
         compiled = self._compiled(model, torch)
 
@@ -92,11 +92,11 @@ class Compile(Setting):
             model._compiled_call_impl = compiled if on else None
 
         what = f"{type(model).__name__}: compiled when it is called{self._options(', ', str)}"
-        return Switch(turn, _compiled_nothing, what)
+        return Switch(turn, _why_nothing_compiled, what)
 
     def _compiled(self, model: Any, torch: Any) -> Any:
-        """Module.compile() compiles nothing of a Sequential of torch's own modules alone, in whose files no compiled
-        code may begin (torch 2.13): it begins here. Raises CannotSwitch where the script compiles."""
+        """The compiled call of the model. It begins in this file: torch compiles no frame of its own files, so that
+        Module.compile() does nothing for a Sequential (torch 2.13). Raises CannotSwitch if the script compiles."""
         if any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()):
             raise CannotSwitch("the script compiles the model itself")
 
@@ -109,7 +109,7 @@ class Compile(Setting):
         return f"{before}{self.argument}={written(self.value)}" if self.argument else ""
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
-        """In place, so that names in state_dict() stay (torch.nn.Module)."""
+        """Compiles in place, so that names in state_dict() stay (torch.nn.Module)."""
         return editor.after_optimizer(f"compile({self._options('', _quoted)})")
 
 
@@ -178,7 +178,7 @@ class GraphCapture(Setting):
         )
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
-        """transformers' models take no inputs by position."""
+        """For transformers another option: its models take no inputs by position, as make_graphed_callables needs."""
         if loop is Loop.TRANSFORMERS:
             return Argument("transformers.TrainingArguments", "torch_compile_mode", "reduce-overhead")
         return "before trainer.fit(model)" if loop is Loop.LIGHTNING else None
@@ -186,7 +186,7 @@ class GraphCapture(Setting):
 
 @dataclass(frozen=True)
 class ChannelsLast(Setting):
-    """Weights of convolutions and the model's input in channels_last, and by them what convolutions give."""
+    """The model's 4-D weights and inputs are in channels_last; so convolutions return channels_last as well."""
 
     form = "wrap:channels_last"
     takes = {"": nothing}
@@ -220,7 +220,7 @@ class ChannelsLast(Setting):
         injection.when_complete(change)
 
     def switch(self, injection: Injection) -> Switch:
-        """With what optimizers keep of the weights, and their gradients. Only the order in memory changes."""
+        """Reorders weights, their gradients and the optimizers' states in memory; no value changes."""
         model, torch = injection.trained_model(), sys.modules["torch"]
         last, optimizers, hooks = torch.channels_last, injection.optimizers(), list[Any]()
         weights = _not_channels_last(model, torch)
@@ -232,7 +232,7 @@ class ChannelsLast(Setting):
             if on:
                 hooks.append(model.register_forward_pre_hook(_given_channels_last, with_kwargs=True))
             for weight in weights:
-                _order(weight, optimizers, order)
+                _set_memory_format(weight, optimizers, order)
 
         def why_none() -> str:
             kept = all(weight.is_contiguous(memory_format=last) for weight in weights)
@@ -247,7 +247,7 @@ class ChannelsLast(Setting):
 
 @dataclass(frozen=True)
 class Attention(Setting):
-    """What computes attention in models of transformers, which choose it by a setting."""
+    """Which implementation computes attention in models of transformers."""
 
     argument: str = "attn_implementation"
     value: Any = "sdpa"
@@ -292,11 +292,11 @@ class Attention(Setting):
         return self._switch(injection.trained_model())
 
     def _switch(self, model: Any) -> Switch:
-        """A switch of the first module whose attention can be set. Raises CannotSwitch if there is none."""
+        """A switch of the first module that has another attention. Raises CannotSwitch if there is none."""
         wanted = self.value
-        known = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
-        others = [one for one in known if one.config._attn_implementation != wanted]
-        if not known:
+        settable = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
+        others = [one for one in settable if one.config._attn_implementation != wanted]
+        if not settable:
             raise CannotSwitch("the model has no attn_implementation, which models of transformers have")
         if not others:
             raise CannotSwitch(f"the script has attn_implementation={wanted} already")
@@ -324,7 +324,7 @@ def _not_channels_last(model: Any, torch: Any) -> list[Any]:
     return weights
 
 
-def _order(weight: Any, optimizers: Sequence[Any], order: Any) -> None:
+def _set_memory_format(weight: Any, optimizers: Sequence[Any], order: Any) -> None:
     torch = sys.modules["torch"]
     weight.data = weight.data.contiguous(memory_format=order)
     if weight.grad is not None and not torch.distributed.is_initialized():  # DDP's are parts of others.
@@ -340,8 +340,8 @@ def _given_channels_last(_model: Any, args: Any, kwargs: Any) -> Any:
     torch = sys.modules["torch"]
 
     def ordered(one: Any) -> Any:
-        known = torch.is_tensor(one) and one.dim() == 4
-        return one.contiguous(memory_format=torch.channels_last) if known else one
+        has_channels = torch.is_tensor(one) and one.dim() == 4
+        return one.contiguous(memory_format=torch.channels_last) if has_channels else one
 
     return torch.utils._pytree.tree_map(ordered, (args, kwargs))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..trace.manifest import Made, RankManifest
 
 OTHER = {"fused": "foreach", "foreach": "fused"}  # They exclude each other.
-Forms = dict[str, Any]  # Both, of a group.
+Forms = dict[str, Any]  # `fused` and `foreach` as one parameter group has them.
 
 
 def _forms(optimizer: Any) -> list[Forms]:
@@ -36,7 +36,7 @@ def _forms(optimizer: Any) -> list[Forms]:
 
 @dataclass(frozen=True)
 class OptimizerArgument(Setting):
-    """How optimizers of torch.optim update their parameters."""
+    """How optimizers of torch.optim update their parameters: fused, or foreach."""
 
     form = "patch:torch.optim"
     takes = {"fused": only(True), "foreach": only(True)}
@@ -55,20 +55,20 @@ class OptimizerArgument(Setting):
         return "where the optimizer is made, as in configure_optimizers()" if loop is Loop.LIGHTNING else None
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
-        """The class of the optimizers that have not got it, and where they are made; empty if they are of several."""
-        some = [optimizer for optimizer in run.rank.optimizers if getattr(optimizer, self.argument) is not self.value]
-        names = {one.name for one in some}
-        return (names.pop(), tuple(one.made for one in some)) if len(names) == 1 else ("", ())
+        """The class of the optimizers without it, and where each is made; ("", ()) unless they are of one class."""
+        without = [one for one in run.rank.optimizers if getattr(one, self.argument) is not self.value]
+        names = {one.name for one in without}
+        return (names.pop(), tuple(one.made for one in without)) if len(names) == 1 else ("", ())
 
     def in_force(self, run: Run) -> bool:
         has = [getattr(optimizer, self.argument) for optimizer in run.rank.optimizers]
-        return bool(has) and all(one is self.value for one in has)
+        return bool(has) and all(value is self.value for value in has)
 
     def inject(self, injection: Injection) -> None:
         other = OTHER[self.argument]
 
         def prevented(given: Given) -> str:
-            """They exclude each other."""
+            """Switches the other form off, which excludes this one. A clause if the optimizer cannot have it."""
             if given.get(other):
                 given[other] = False
             return "the optimizer is differentiable" if given.get("differentiable") else ""
@@ -82,11 +82,11 @@ class OptimizerArgument(Setting):
         injection.when_imported("torch.optim", act)
 
     def switch(self, injection: Injection) -> Switch:
-        """The optimizer's states of parameters stay. Only its count of steps moves between devices: fused ones read it
-        on the GPU. `of_copy` is for a copy of an optimizer, which `agent/arm.py` compares with it."""
-        some = [one for one in injection.optimizers() if self.argument in one.defaults]
-        others = [one for one in some if any(group[self.argument] != self.value for group in one.param_groups)]
-        if not some:
+        """Sets the arguments of parameter groups. Of the optimizer's state only the count of steps changes: it moves to
+        the GPU for fused ones, which read it there. `of_copy` turns a copy, which `agent/arm.py` compares with it."""
+        takers = [one for one in injection.optimizers() if self.argument in one.defaults]
+        others = [one for one in takers if any(group[self.argument] != self.value for group in one.param_groups)]
+        if not takers:
             raise CannotSwitch(f"no optimizer that stepped has {self.argument}")
         if not others:
             raise CannotSwitch(f"the script has {self.argument}={self.value} already")
@@ -108,6 +108,7 @@ class OptimizerArgument(Setting):
         return Switch(turn, why_none, what, of_optimizer=of_copy)
 
     def _turn(self, optimizer: Any, on: bool, before: list[Forms]) -> None:
+        """Set the form, or restore it from `before` (per parameter group), and move each count of steps for it."""
         other = OTHER[self.argument]
         for group, forms in zip(optimizer.param_groups, before, strict=False):
             group[self.argument] = self.value if on else forms[self.argument]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CudnnBenchmark(Setting):
-    """cuDNN or MIOpen measures its kernels, once for each size."""
+    """cuDNN or MIOpen benchmarks its kernels, once per input shape."""
 
     argument: str = "benchmark"
     value: Any = True
@@ -68,7 +68,7 @@ class CudnnBenchmark(Setting):
 
 @dataclass(frozen=True)
 class Threads(Setting):
-    """How many threads compute CPU ops. What torch sets in its workers stays."""
+    """How many threads compute CPU ops in the training process; DataLoader workers keep what torch sets there."""
 
     argument: str = "threads"
 
@@ -91,10 +91,10 @@ class Threads(Setting):
 
             @functools.wraps(original)
             def set_num_threads(threads: int) -> None:
-                own = injection.caller() is not None and module.utils.data.get_worker_info() is None
-                if own and threads != wanted:
+                by_script = injection.caller() is not None and module.utils.data.get_worker_info() is None
+                if by_script and threads != wanted:
                     injection.note("torch.set_num_threads", f"{threads} -> {wanted}")
-                original(wanted if own else threads)
+                original(wanted if by_script else threads)
 
             module.set_num_threads = set_num_threads
             if before != wanted:
@@ -130,14 +130,14 @@ class Threads(Setting):
 
 @dataclass(frozen=True)
 class _CheckOff(Setting):
-    """A check of torch's is off."""
+    """A check or guarantee of torch's, which the script switches on by `call`, is off."""
 
     argument: str = "mode"
     value: Any = False
 
     takes = {"mode": only(False)}
-    call: ClassVar[str]  # By which scripts switch it.
-    do: ClassVar[str]
+    call: ClassVar[str]  # Whole name of the function by which scripts switch it.
+    do: ClassVar[str]  # As in `Words`.
 
     def words(self) -> Words:
         return Words(self.do, f"{self.call}(True)", f"{self.call}(False)")
@@ -148,7 +148,7 @@ class _CheckOff(Setting):
 
 @dataclass(frozen=True)
 class AnomalyMode(_CheckOff):
-    """Autograd's anomaly detection."""
+    """Autograd's anomaly detection is off."""
 
     form = "patch:set_detect_anomaly"
     link = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
@@ -183,7 +183,7 @@ class AnomalyMode(_CheckOff):
 
 @dataclass(frozen=True)
 class Determinism(_CheckOff):
-    """Whether algorithms have to add in the same order in every run."""
+    """Nondeterministic algorithms are allowed: they may add in another order in every run."""
 
     form = "patch:torch.use_deterministic_algorithms"
     changes = Safety.ROUNDING
@@ -223,7 +223,7 @@ class Determinism(_CheckOff):
 
 @dataclass(frozen=True)
 class CollectByHand(Setting):
-    """Garbage is collected in one step of so many; what is there after the first step is left out."""
+    """Garbage is collected in one of `every` steps only; objects that live after the first step are never looked at."""
 
     argument: str = "every"
     value: Any = 500
@@ -250,7 +250,7 @@ class CollectByHand(Setting):
         return where.get(loop)
 
     def inject(self, injection: Injection) -> None:
-        """After the first step of an optimizer."""
+        """From the first optimizer step on. The steps that are counted are those of all optimizers together."""
         steps = 0
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -271,7 +271,7 @@ class CollectByHand(Setting):
         injection.when_imported("torch.optim.optimizer", act)
 
     def switch(self, injection: Injection) -> Switch:
-        """Blocks are too short for the seldom collections by hand."""
+        """On, nothing is collected: the blocks of steps that trials compare are too short for a rare gc.collect(1)."""
         if not gc.isenabled():
             raise CannotSwitch("the script has switched automatic collection off")
 

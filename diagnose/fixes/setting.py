@@ -61,7 +61,7 @@ class Argument(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A setting as a user is told of it."""
+    """What a user is told to do: a sentence, and code before and after it (empty: none is shown)."""
 
     do: str  # One imperative sentence.
     before: str = ""
@@ -69,19 +69,19 @@ class Words(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What is known of the settings of a run."""
+    """What the recording of a rank says of the settings that a run has."""
 
     rank: RankManifest
-    loaders: tuple[Loader, ...]  # That the training takes its batches from.
+    loaders: tuple[Loader, ...]  # Those that the training takes its batches from.
     environment: Mapping[str, str]
 
 
 class NotPossible(Exception):
-    """A kind has no such part; the message is a clause that says why."""
+    """A kind of setting lacks one of PARTS; the message is a clause that says why."""
 
 
 class Multiple(NamedTuple):
-    """So many times what a setting is now."""
+    """A value that is a multiple of what the script has; written as "2x"."""
 
     factor: int
 
@@ -90,7 +90,7 @@ class Multiple(NamedTuple):
 
 
 def not_possible(why: str) -> Callable[..., Any]:
-    """A part that a kind has not got; its `why` says so as well."""
+    """Stands in for a part that a kind lacks: a call of it raises NotPossible(why); its attribute `why` is the same."""
 
     def part(*given: object) -> Any:
         raise NotPossible(why)
@@ -100,32 +100,32 @@ def not_possible(why: str) -> Callable[..., Any]:
 
 
 def whole(least: int) -> Callable[[object], bool]:
-    """Takes whole numbers from that on."""
+    """A test for `takes` of a kind: whole numbers from `least` on."""
     return lambda value: type(value) is int and value >= least
 
 
 def only(*values: object) -> Callable[[object], bool]:
-    """Takes these values."""
+    """A test for `takes` of a kind: exactly these values, so that 1 is not True."""
     return lambda value: any(value is one or (isinstance(one, str) and value == one) for one in values)
 
 
 def flag(value: object) -> bool:
-    """Takes True and False."""
+    """Whether it is True or False."""
     return isinstance(value, bool)
 
 
 def word(value: object) -> bool:
-    """Takes a word that a name can carry."""
+    """Whether it is a text that can stand in a setting's name."""
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) is not None
 
 
 def nothing(value: object) -> bool:
-    """Takes no value, or None."""
+    """Whether there is no value (None)."""
     return value is None
 
 
 def times(value: object) -> bool:
-    """Takes a multiple of what is there."""
+    """Whether it is a Multiple of more than 1."""
     return isinstance(value, Multiple) and value.factor > 1
 
 
@@ -148,7 +148,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As JSON and the ledger name it; `catalogue.parsed` reads it."""
+        """Its name in JSON and in the ledger; `catalogue.parsed` makes the setting of it again."""
         value = "" if self.value is None and self.takes[self.argument] is nothing else f"={self.value}"
         return f"{self.form}({self.argument}{value})" if self.argument else self.form
 
@@ -159,7 +159,7 @@ class Setting:
 
     @property
     def action(self) -> str:
-        """What findings share that one such change of the whole training mends, wherever they are; empty: the name."""
+        """A key. Findings whose fixes have the same one are merged, whatever their lines; empty: only at one line."""
         return ""
 
     @property
@@ -179,22 +179,22 @@ class Setting:
 
     @property
     def stands_in_for_calls(self) -> bool:
-        """Its switch is its injection, made when the process starts and off until it is turned on."""
+        """Whether it wraps functions when the process starts, and its switch only turns these wrappers on and off."""
         return type(self).switch is by_calls
 
     @property
     def variables(self) -> tuple[tuple[str, str], ...]:
-        """Of the environment that it sets, which the parent of the process has to do; an empty value takes one out."""
+        """Environment variables that the parent sets before it starts the process; an empty value unsets one."""
         return ()
 
     @property
     def is_of_collections(self) -> bool:
-        """It changes when garbage is collected."""
+        """Whether it changes when garbage is collected."""
         return False
 
     @property
     def varies_by_process(self) -> bool:
-        """What it gains in one process may be another thing in the next, though both run the same script."""
+        """Whether its gain differs from process to process, even if all run the same script."""
         return False
 
     @property
@@ -208,15 +208,15 @@ class Setting:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """What a constructor that takes it is given, by name."""
+        """The setting as keyword arguments of a constructor that takes it."""
         return {self.argument: self.value}
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]] | None:
-        """The class whose constructor takes it as an argument, and where the script makes those; None of others."""
+        """The class whose constructor takes it, and where each object is made (None: unknown); None without a class."""
         return None
 
     def caution(self, run: Run) -> str:
-        """A sentence on what a run has to do first, where results may change else; empty if there is nothing."""
+        """A sentence on what to change first, as results might change without; empty if there is nothing."""
         return ""
 
     def words(self) -> Words:
@@ -240,7 +240,7 @@ class Setting:
         raise NotImplementedError
 
     def took_effect(self, rank: RankManifest) -> str:
-        """A clause on why the process does not have it all the same, by what it says of itself; empty if it has."""
+        """A clause on why it is not in force although it was injected, by the rank's manifest; empty if it is."""
         raise NotImplementedError
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
@@ -253,7 +253,7 @@ def as_in_own_loop(self: Setting, loop: Loop, run: Run) -> None:
 
 
 def said_itself(self: Setting, rank: RankManifest) -> str:
-    """For `took_effect` of kinds of which the injection has noted all that there is to know."""
+    """For `took_effect` of kinds that only their injection can check: the manifest says nothing of them."""
     return ""
 
 
@@ -261,7 +261,7 @@ WHEN_MADE = not_possible("the argument only counts when the object is created") 
 
 
 def by_calls(self: Setting, injection: Injection) -> Switch:
-    """For `switch` of kinds that stand in for calls of the script's."""
+    """For `switch` of kinds that wrap functions: `inject` has made the wrappers, and this turns them on and off."""
 
     def turn(on: bool) -> None:
         injection.on = on
@@ -270,12 +270,13 @@ def by_calls(self: Setting, injection: Injection) -> Switch:
 
 
 def split(name: str) -> tuple[str, str, Any] | None:
-    """The form, the argument and the value of a name; None if it is no such name."""
+    """The form, the argument and the value of a name as `Setting.name` writes it; None if it is no such name."""
     found = NAMED.fullmatch(name)
     return found and (found["form"], found["argument"] or "", _value(found["value"]))
 
 
 def _value(text: str | None) -> Any:
+    """The value of a name: "2x" is a Multiple, a Python literal its value, anything else text; None without one."""
     if text and text[:-1].isdecimal() and text.endswith("x"):
         return Multiple(int(text[:-1]))
     try:

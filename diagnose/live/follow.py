@@ -44,14 +44,14 @@ class Show(Protocol):
 
 
 class Following:
-    """Tells all `shows` of the logs in a folder, within `with`."""
+    """Within `with`, reads the logs in a folder again when they have grown, and hands the ranks to all `shows`."""
 
     def __init__(
         self, folder: Path, shows: Sequence[Show], say: Callable[[str], None], rules: RuleSet | None = None
     ) -> None:
         """`say` names what fails, once. `rules`: those that are chosen; else all."""
         self._folder, self._shows, self._say, self._rules = folder, list(shows), say, rules
-        self._known: dict[Path, tuple[Signature, RankNow | None]] = {}
+        self._by_path: dict[Path, tuple[Signature, RankNow | None]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diagnose-live", daemon=True)
 
@@ -65,6 +65,7 @@ class Following:
         self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
+        """Look until the run is over, resting RESTS times a look's CPU time in between, then close all shows."""
         with suppress(Exception):  # Linux gives each thread a priority of its own.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
         rest_s = LOOK_S
@@ -77,6 +78,7 @@ class Following:
             self._tell(show, show.close)
 
     def _look(self) -> None:
+        """Hand the ranks to each show if a log has grown; all shows end if that cannot be found out."""
         try:
             with failures.collected():  # A part of a run that cannot be told is named by the report at the end.
                 ranks = self._grown()
@@ -94,6 +96,7 @@ class Following:
             self._end(show, error)
 
     def _end(self, show: Show, error: Exception) -> None:
+        """Close a show that has failed, show it no more, and report why."""
         self._shows = [one for one in self._shows if one is not show]
         with suppress(Exception):
             show.close()
@@ -103,18 +106,19 @@ class Following:
         self._say(f"{show.name} stops: {why}. The training continues.")
 
     def _grown(self) -> Sequence[RankNow]:
+        """All ranks that can be read, in order; () if no log has grown since the last look."""
         grown = False
         for path in logs_in(self._folder)[:MOST_RANKS]:
-            earlier, _ = self._known.get(path, (None, None))
-            if _signature(path) != earlier:
-                found = self._known[path] = _read(path, self._rules)
+            before, _ = self._by_path.get(path, (None, None))
+            if _signature(path) != before:
+                found = self._by_path[path] = _read(path, self._rules)
                 grown = grown or found[1] is not None
-        known = [one for _, one in self._known.values() if one is not None] if grown else []
-        return sorted(known, key=lambda one: one.rank)
+        ranks = [one for _, one in self._by_path.values() if one is not None] if grown else []
+        return sorted(ranks, key=lambda one: one.rank)
 
 
 def _read(path: Path, rules: RuleSet | None = None, again: int = AGAIN) -> tuple[Signature, RankNow | None]:
-    """What a log says; None before its beginning is written. With what its files were when it was read."""
+    """(signature of the files as read, the rank or None if it cannot be read yet). `again`: how many more tries."""
     before = _signature(path)
     try:
         found = read(path)

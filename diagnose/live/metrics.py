@@ -25,7 +25,7 @@ Ranks: TypeAlias = Sequence[RankNow]
 
 
 class Sample(NamedTuple):
-    """One series."""
+    """A value of one series."""
 
     labels: Mapping[str, object]
     value: float | None  # None is unknown.
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 class Family(Struct, frozen=True):
-    """Series of one name."""
+    """Series of one name, which differ in their labels."""
 
     name: str  # Without PREFIX; ends in its unit, if it has one. The series of a counter add `_total`.
     labels: tuple[str, ...]  # That its series may have.
@@ -47,7 +47,7 @@ class Family(Struct, frozen=True):
         return "_total" if self.kind == "counter" else ""
 
     def collected(self, ranks: Ranks) -> Metric:
-        """What is known of it."""
+        """The metric with a sample of each series whose value is known."""
         found = Metric(PREFIX + self.name, self.meaning, self.kind)
         for labels, value, ending in self.samples(ranks):
             known = {key: clipped(str(text), MOST_LABEL) for key, text in labels.items() if text is not None}
@@ -63,7 +63,7 @@ class Metrics(Collector):
         self.show(ranks)
 
     def show(self, ranks: Ranks) -> None:
-        """From now on these are told."""
+        """From now on, `collect` gives the metrics of these ranks."""
         self._collected = [found for family in FAMILIES if (found := family.collected(ranks)).samples]
 
     def collect(self) -> list[Metric]:
@@ -104,12 +104,14 @@ def _step_times(one: RankNow) -> Iterator[Sample]:
 
 
 def _quantiles(one: RankNow) -> Iterator[Sample]:
+    """Median and 99th percentile of step times in s, at first and now; None where they are not known."""
     for when, pace in (("first", one.first), ("now", one.now)):
         for quantile, ns in () if pace is None else (("0.5", pace.median_ns), ("0.99", pace.p99_ns)):
             yield Sample({"when": when, "quantile": quantile}, None if ns is None else ns / 1e9)
 
 
 def _findings(one: RankNow) -> Iterator[Sample]:
+    """Per rule: 1 if it has found something so far, 0 if not, None if it could not look."""
     for rule in {found.rule: None for found in one.findings}:
         yield Sample({"finding": rule}, 1)
     for other in one.not_found:
@@ -117,7 +119,7 @@ def _findings(one: RankNow) -> Iterator[Sample]:
 
 
 def _savings(one: RankNow) -> Iterator[Sample]:
-    # Findings of one rule overlap: the first saves most.
+    """Per rule, the s that its largest finding would have saved so far; findings of one rule overlap."""
     for rule, likely_ns in {found.rule: found.saving.likely_ns for found in reversed(one.findings)}.items():
         yield Sample({"finding": rule}, likely_ns / 1e9)
 
@@ -171,7 +173,7 @@ STORAGE = {
 }
 FAULTS = {"minor_faults": "minor", "major_faults": "major"}
 
-FAMILIES: tuple[Family, ...] = (  # In the order in which they are told. What this log does not know is left out.
+FAMILIES: tuple[Family, ...] = (  # In the order of the output. Figures that the log does not have are left out.
     _family("run_info", "tool_version world_size steps_by", "The run, and how steps are counted. Always 1.", _info),
     _family("steps", "", "Completed steps.", lambda one: [Sample({}, one.run.steps)], "counter"),
     _family(
@@ -214,7 +216,7 @@ class CannotServe(Exception):
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Of `[HOST:]PORT`. Raises CannotServe.
+    """(host, port) of `[HOST:]PORT`; without a host HOST, this machine. Raises CannotServe.
 
     >>> address_of(":9400"), address_of("9400"), address_of("[::1]:9400")
     (('127.0.0.1', 9400), ('127.0.0.1', 9400), ('::1', 9400))
@@ -226,7 +228,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class MetricsServer(Metrics):
-    """Answers in threads of its own, from now on. Before a step is known there are no series but one."""
+    """Serves metrics over HTTP, in threads of its own. Before the first `show`, `ranks` (0) is the only series."""
 
     name = "serving metrics"
 

@@ -20,7 +20,7 @@ LATEST = 64  # Windows that are kept: one is complete each second at most, and l
 
 
 class Pace(Struct, frozen=True):
-    """Of the steps of some windows in a row."""
+    """How fast steps are in some consecutive windows of the log."""
 
     steps: int
     length_ns: int  # From the end of the step before them to that of their last, with all that is between steps.
@@ -34,13 +34,13 @@ class RankNow(Struct, frozen=True):
     """A rank, as its log was when it was read last."""
 
     run: RankRun
-    ended: tuple[RunPart, ...]  # Parts of the time up to the last step's end: what comes after may become any.
+    ended: tuple[RunPart, ...]  # Up to the last step's end: what kind of time comes after is not known.
     findings: tuple[RunFinding, ...]  # As far as its log goes, those first that would save most.
     not_found: tuple[NotFound, ...]
     first: Pace | None  # None where all is now, or no step is known but the first.
     now: Pace | None
     since_last_step_ns: int  # When the log was written.
-    step_times: tuple[tuple[int, int], ...]  # Of the whole run: buckets, as of a Column, and their counts.
+    step_times: tuple[tuple[int, int], ...]  # Of the whole run: (bucket as of a Column, steps in it).
     latest: tuple[Window, ...]  # LATEST at most; the last one may not be complete.
 
     @property
@@ -50,7 +50,7 @@ class RankNow(Struct, frozen=True):
 
 
 def rank_now(log: RunLog, rules: RuleSet | None = None) -> RankNow:
-    """What a log says by now. Raises RuleError."""
+    """A rank by its log so far: findings by `rules` (None: all), and its pace at first and now. Raises RuleError."""
     windows = [window for window in log.windows if window.of("step").count]
     first = now = None
     if windows:
@@ -78,6 +78,7 @@ def rank_now(log: RunLog, rules: RuleSet | None = None) -> RankNow:
 
 
 def _pace(windows: Sequence[Window]) -> Pace:
+    """The pace in consecutive windows, each of which has timed steps."""
     columns, steps = [window.of("step") for window in windows], counted(windows, "step")
     return Pace(
         steps=steps,
@@ -90,18 +91,18 @@ def _pace(windows: Sequence[Window]) -> Pace:
 
 
 MOST_FINDINGS = 3  # In the panel (our choice).
-MOST_RANKS = 12  # That are told one by one: of more, the slowest (our choice).
-STALLED_S, STALLED_STEPS = 10, 10  # Seconds, and usual steps, after which no step ending is told (our choice).
+MOST_RANKS = 12  # That are shown one by one: of more, the slowest (our choice).
+STALLED_S, STALLED_STEPS = 10, 10  # Seconds, and usual steps, without a step, that are shown (our choice).
 
 
 def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
-    """A name and what is said of it. Figures are the first rank's; ranks follow at the end, if there are several."""
+    """(name, text) rows of the panel, of the first rank; at the end median steps by rank, if there are several."""
     one = ranks[0]
     yield "so far", _so_far(one)
     if one.now is not None:
         yield "step", _step(one)
         if _waits(one):
-            yield "waiting for data", _then(one, lambda pace: share(pace.loader_ns, pace.mean_ns)) + " of a step"
+            yield "waiting for data", _compared(one, lambda pace: share(pace.loader_ns, pace.mean_ns)) + " of a step"
     yield "time", watched_run.headline(one.run)
     figures = {figure.name: figure for figure in one.run.figures}
     memory = [name for name in ("resident_bytes", "children_resident_bytes", "allocated_bytes") if name in figures]
@@ -115,11 +116,11 @@ def rows(ranks: Sequence[RankNow]) -> Iterator[tuple[str, str]]:
     for found in one.findings[:MOST_FINDINGS]:
         yield "finding", finding(found)
     if len(ranks) > 1:
-        yield "median steps", _ranks(ranks)
+        yield "median steps", _median_steps(ranks)
 
 
 def line(ranks: Sequence[RankNow]) -> str:
-    """The same in a line, the most important of it."""
+    """The most important of `rows`, as one line."""
     one = ranks[0]
     told = [_so_far(one)]
     if one.now is not None:
@@ -130,12 +131,12 @@ def line(ranks: Sequence[RankNow]) -> str:
         if figure.name == "resident_bytes":
             told.append(f"{watched_run.FIGURES[figure.name]} {size(figure.last)}")
     if len(ranks) > 1:
-        told.append(f"median steps: {_ranks(ranks)}")
+        told.append(f"median steps: {_median_steps(ranks)}")
     return "; ".join(told)
 
 
 def finding(one: RunFinding) -> str:
-    """What was seen so far, in two sentences."""
+    """A finding's title and its first evidence, as two sentences."""
     return f"{one.title}. {one.evidence[0].text}"
 
 
@@ -159,15 +160,16 @@ def _step(one: RankNow) -> str:
     def usual(pace: Pace) -> str:
         return f"median {duration(pace.median_ns or pace.mean_ns)}, p99 {duration(pace.p99_ns or pace.mean_ns)}"
 
-    return _then(one, usual)
+    return _compared(one, usual)
 
 
-def _then(one: RankNow, told: Callable[[Pace], str]) -> str:
+def _compared(one: RankNow, told: Callable[[Pace], str]) -> str:
+    """What `told` says of the pace now, with that of the pace at first behind it, if there is one."""
     assert one.now is not None
     return told(one.now) + (f" (at first {told(one.first)})" if one.first is not None else "")
 
 
-def _ranks(ranks: Sequence[RankNow]) -> str:
+def _median_steps(ranks: Sequence[RankNow]) -> str:
     known = [(one.now.median_ns or one.now.mean_ns, one.rank) for one in ranks if one.now is not None]
     kept = known if len(known) <= MOST_RANKS else sorted(known, reverse=True)[:MOST_RANKS]
     times = ", ".join(f"rank {rank} {duration(ns)}" for ns, rank in kept)

@@ -21,7 +21,7 @@ class TensorBoard:
     name = "writing for TensorBoard"
 
     def __init__(self, folder: Path) -> None:
-        """Made if it is not there. Raises OSError."""
+        """`folder`: made if it is not there; gets a folder per rank. Raises OSError if it is not writable."""
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -46,6 +46,7 @@ class TensorBoard:
                 writer.close()
 
     def _write(self, one: RankNow, windows: Sequence[Window]) -> None:
+        """Write the windows after the last one that was written, each at the number of its last step."""
         new = [window for window in windows if window.steps and window.first_step > self._upto.get(one.rank, 0)]
         if new and one.rank not in self._writers:
             self._writers[one.rank] = SummaryWriter(self._folder / f"rank{one.rank}")
@@ -59,7 +60,7 @@ class TensorBoard:
 
 
 def scalars(window: Window) -> Iterator[tuple[str, float]]:
-    """By tag, of a window."""
+    """(tag, value) of a window of the log: step times in s, shares of the window's time, means of figures."""
     step, length_ns = window.of("step"), window.ended_ns - window.began_ns
     if step.count:
         yield "step_seconds/mean", step.sum_ns / step.count / 1e9

@@ -33,14 +33,14 @@ NOT_BY_NAME = {"set_num_threads"}  # Calls that take their argument by position 
 
 
 def expression(value: object) -> cst.BaseExpression:
-    """A value of a fix as it is written; an expression as it is."""
+    """A value of a fix as a syntax tree; one that is a tree already stays as it is."""
     if isinstance(value, cst.BaseExpression):
         return value
     return cst.parse_expression(json.dumps(value) if isinstance(value, str) else repr(value))
 
 
 def constant(node: cst.BaseExpression) -> bool:
-    """Whether a value stands there itself, rather than a name for it."""
+    """Whether the expression is a literal (a number, a text, True, False or None), rather than a name or a call."""
     if isinstance(node, cst.UnaryOperation):
         return constant(node.expression)
     named = isinstance(node, cst.Name) and node.value in ("True", "False", "None")
@@ -48,7 +48,7 @@ def constant(node: cst.BaseExpression) -> bool:
 
 
 def given(call: cst.Call, function: str, name: str) -> tuple[int, cst.Arg] | None:
-    """The argument of that name in a call of a function, and its number. Raises CannotEdit if that cannot be told."""
+    """The index and the argument `name` of a call; None: it is not given. Raises CannotEdit if * or ** may give it."""
     by_name = [(at, one) for at, one in enumerate(call.args) if one.keyword is not None and one.keyword.value == name]
     if by_name:
         return by_name[0]
@@ -61,7 +61,7 @@ def given(call: cst.Call, function: str, name: str) -> tuple[int, cst.Arg] | Non
 
 
 def set_argument(code: Code, call: cst.Call, function: str, name: str, value: object) -> Edit:
-    """Have a call give an argument that value, or an expression. Raises CannotEdit if something else decides on it."""
+    """Have a call give an argument that value. Raises CannotEdit if it does so already, or gives what is no literal."""
     there, wanted = given(call, function, name), expression(value)
     if there is not None and not constant(there[1].value):
         raise CannotEdit(f"{name} comes from `{code.text(there[1].value)}` at {code.place(call)}")
@@ -105,7 +105,7 @@ def _with_argument(call: cst.Call, new: cst.Arg) -> dict[str, Any]:
 
 
 def in_all(calls: Iterable[tuple[Code, cst.Call]], function: str, name: str, value: object) -> list[Edit]:
-    """Have all these calls give an argument that value if they give it. Raises CannotEdit if none can."""
+    """Change an argument in those of the calls that give it, where that can be done. Raises CannotEdit if none can."""
     edits, why = list[Edit](), list[str]()
     for code, call in calls:
         try:
@@ -119,7 +119,7 @@ def in_all(calls: Iterable[tuple[Code, cst.Call]], function: str, name: str, val
 
 
 def left_out(calls: Sequence[Found], name: str) -> list[Edit]:
-    """Without these calls. Raises CannotEdit if one is no statement of its own."""
+    """Edits that remove these calls. Raises CannotEdit if one is no statement of its own."""
     found = [(code, call, _statement(code, call)) for code, call in calls]
     return [Edit(code, line, f"{code.place(call)}: without {name}()", (line,), removed) for code, call, line in found]
 
@@ -173,7 +173,7 @@ def set_by_call(project: Project, function: str, name: str, value: object) -> li
 
 
 def set_attribute(project: Project, name: str, value: object) -> list[Edit]:
-    """Have assignments to an attribute of torch's set a value; without any, assign it after the imports."""
+    """Have all assignments to an attribute of torch's set a value; without any, assign it after the imports."""
     edits = list[Edit]()
     for code in project.everywhere(name.rpartition(".")[2]):
         for one in code.every(cst.Assign):
@@ -203,7 +203,7 @@ def _text(value: object) -> str:
 
 
 def _assigned(code: Code, one: cst.Assign, shown: str, value: object) -> Edit:
-    """The edit of an assignment to the value. Raises CannotEdit if its value now is no constant, or the same."""
+    """The edit that makes an assignment assign `value`. Raises CannotEdit if its value is no literal, or the same."""
     if not constant(one.value):
         raise CannotEdit(f"the value comes from `{code.text(one.value)}` at {code.place(one)}")
     wanted = expression(value)
@@ -221,6 +221,7 @@ def _variable(code: Code, one: cst.Assign, name: str, value: str) -> Edit:
 
 
 def _is_variable(code: Code, target: cst.BaseExpression, name: str) -> bool:
+    """Whether what is assigned to is `os.environ[name]`."""
     if not isinstance(target, cst.Subscript) or code.imported(target.value) != "os.environ" or len(target.slice) != 1:
         return False
     index = target.slice[0].slice
@@ -258,7 +259,7 @@ def _before_imports(code: Code, name: str, value: str) -> Edit:
 
 
 def _is_foreign_import(code: Code, node: cst.CSTNode) -> bool:
-    """Whether it imports anything but Python's own modules as soon as the file is run."""
+    """Whether it imports anything but the standard library, outside of functions: as soon as the file is run."""
     if isinstance(node, cst.Import):
         names = [code.text(one.name) for one in node.names]
     elif isinstance(node, cst.ImportFrom):

@@ -54,7 +54,7 @@ class Code:
 
     @cached_property
     def nodes(self) -> list[cst.CSTNode]:
-        """All, in the order of the file."""
+        """All nodes, in the order of the file, each before those inside it."""
         found, pending = list[cst.CSTNode](), [self.module]
         while pending:
             one: Any = pending.pop()
@@ -72,18 +72,18 @@ class Code:
         return there.start.line, there.end.line
 
     def place(self, node: cst.CSTNode) -> str:
-        """As in "train.py:41"."""
+        """Where a node begins, as in "train.py:41"."""
         return f"{self.source.name}:{self.lines(node)[0]}"
 
     def text(self, node: cst.CSTNode) -> str:
-        """What stands there, in one line."""
+        """The node's source, in one line: each run of white space is one blank."""
         return " ".join(self.module.code_for_node(node).split())
 
     def imported(self, node: cst.CSTNode) -> str:
         """The whole name of what was imported, as `torch.optim.AdamW` of `optim.AdamW`; empty of anything else."""
-        known = self._names.get(node, ())
-        known = known() if callable(known) else known  # The provider finds some only when they are asked for.
-        names = {one.name for one in known if one.source is not NameSource.LOCAL}
+        qualified = self._names.get(node, ())
+        qualified = qualified() if callable(qualified) else qualified  # Some are found only when they are asked for.
+        names = {one.name for one in qualified if one.source is not NameSource.LOCAL}
         return names.pop() if len(names) == 1 else ""
 
     def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -121,12 +121,12 @@ class Code:
         return None
 
     def changed(self, edits: Iterable[Edit]) -> bytes:
-        """The file with edits of it. Raises CannotEdit if it were no Python then."""
-        of = defaultdict[cst.CSTNode, list[Edit]](list)
+        """The file's bytes after edits of it. Raises CannotEdit if that is no valid Python."""
+        by_node = defaultdict[cst.CSTNode, list[Edit]](list)
         for edit in edits:
-            of[edit.node].append(edit)
+            by_node[edit.node].append(edit)
         try:
-            text = self.module.visit(_Changing(of)).code if of else self.source.text
+            text = self.module.visit(_Changing(by_node)).code if by_node else self.source.text
             ast.parse(text)
             return self.source.encoded(text)
         except (ValueError, SyntaxError, RecursionError) as error:
@@ -141,12 +141,12 @@ def _depth(tree: ast.AST) -> int:
 
 
 class Edit(Struct, frozen=True, eq=False):
-    """A change of one node of a file."""
+    """A change of one node of a file. Edits of two fixes conflict if they have the same `key`."""
 
     code: Code
     node: cst.CSTNode
     place: str  # Where, and what is there then, as in "train.py:41: DataLoader(num_workers=4)".
-    key: tuple[object, ...]  # What no other edit may change.
+    key: tuple[object, ...]  # What it changes, which no other fix may change.
     change: Change = lambda node: node
     before: tuple[str, ...] = ()  # Lines to have before a statement, once each. An empty one is a blank line.
     after: tuple[str, ...] = ()
@@ -156,12 +156,12 @@ NOTHING = cst.Pass()  # In place of a statement that goes: libcst drops empty on
 
 
 def removed(statement: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
-    """In place of a statement: nothing but the comments above it."""
+    """The statement as NOTHING, which `_tidied` drops; the comments above it stay."""
     return statement.with_changes(body=[NOTHING])
 
 
 def inside(head: tuple[cst.WithItem], first: bool) -> Change:
-    """A statement becomes the body of a `with`; statements beside each other that have one head share it."""
+    """A statement becomes the body of a `with`. Neighbours with the same `head` share it; the `first` goes on top."""
 
     def change(node: cst.SimpleStatementLine) -> cst.With:
         above, body = node.leading_lines if first else (), node.with_changes(leading_lines=()) if first else node
@@ -171,12 +171,14 @@ def inside(head: tuple[cst.WithItem], first: bool) -> Change:
 
 
 class _Changing(cst.CSTTransformer):
+    """Applies the edits of each node, inner nodes first."""
+
     def __init__(self, edits: dict[cst.CSTNode, list[Edit]]) -> None:
         super().__init__()
         self._edits = edits
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        """The node after its edits."""
+        """The node after its edits, with the lines that go before and after it."""
         edits = self._edits.get(original_node, ())
         for edit in edits:
             updated_node = edit.change(updated_node)
@@ -203,7 +205,7 @@ def _statements(lines: Iterable[str]) -> list[Any]:
 
 
 def _tidied(block: Any) -> Any:
-    """A block whose removed statements leave the comments above them, and where neighbours share a `with`."""
+    """A block without NOTHING, whose comments stay, and with one `with` for neighbours that have the same head."""
     body, lines = list[Any](), list[cst.EmptyLine]()
     for one in block.body:
         if isinstance(one, cst.SimpleStatementLine) and NOTHING is one.body[0]:

@@ -31,15 +31,16 @@ BY_HAND = "it needs an edit by hand"
 
 
 def edits_of(setting: Setting, project: Project, site: Site | None) -> list[Edit]:
-    """What a setting changes, in the words of what owns the loop. Raises CannotEdit if that cannot be made there."""
+    """The edits that make a setting: of the framework's own argument if it has one, else of the script's calls.
+    Raises CannotEdit if that cannot be done."""
     _refuse_older(setting, project)
     editor = Editor(project)
     run = Run(project.rank, training_loaders(project.rank), project.manifest.environment)
-    told = setting.framework(project.loop, run) if project.loop is not Loop.OWN else None
-    if isinstance(told, Argument) and (told.owner == DS_CONFIG or isinstance(told.value, Expression)):
+    theirs = setting.framework(project.loop, run) if project.loop is not Loop.OWN else None
+    if isinstance(theirs, Argument) and (theirs.owner == DS_CONFIG or isinstance(theirs.value, Expression)):
         editor.refuse(BY_HAND)
-    if isinstance(told, Argument) and "." in told.owner:
-        return editor.of_framework(told)
+    if isinstance(theirs, Argument) and "." in theirs.owner:
+        return editor.of_framework(theirs)
     try:
         return setting.edit(editor, site)
     except NotPossible as error:
@@ -67,18 +68,18 @@ class Editor:
         raise CannotEdit(why)
 
     def where_made(self, name: str, places: Sequence[Made | None], argument: str, value: object) -> list[Edit]:
-        """An argument of what makes something of that name."""
+        """Set an argument in the calls that create objects of torch's class `name` at these places (None: unknown)."""
         found = self._project.made(name, places)
         return [set_argument(code, call, name, argument, value) for code, call in found]
 
     def of_workers(self, argument: str, value: object) -> list[Edit]:
-        """An argument of DataLoaders that needs workers."""
+        """Set an argument of the training's DataLoaders that they take with workers only."""
         found = self._project.made("DataLoader", self.loaders_made)
         values = [_of_workers(code, call, value) for code, call in found]
         return [set_argument(*one, "DataLoader", argument, own) for one, own in zip(found, values, strict=True)]
 
     def of_optimizers(self, argument: str, value: object) -> list[Edit]:
-        """An argument of optimizers. Those that exclude what is set are switched off."""
+        """Set `fused` or `foreach` of the recorded optimizers without it; the other form is switched off if given."""
         edits, others = list[Edit](), {*EXCLUSIVE} - {argument}
         for name, code, call in self._optimizers(argument, value):
             for other in sorted(others):
@@ -93,23 +94,23 @@ class Editor:
         return edits
 
     def _optimizers(self, argument: str, value: object) -> list[tuple[str, Code, cst.Call]]:
-        """The calls that make optimizers which take the argument and have not got it, by their names."""
+        """The calls that make optimizers which take the argument and have not got it: class, code and call."""
         takers = WITH_FUSED if argument == "fused" else WITH_FOREACH
-        known = [one for one in self.rank.optimizers if one.name in takers and getattr(one, argument) is not value]
-        if not known:
+        without = [one for one in self.rank.optimizers if one.name in takers and getattr(one, argument) is not value]
+        if not without:
             raise CannotEdit("the recording does not show where each optimizer is created")
-        made = dict.fromkeys((one.name, one.made) for one in known)
+        made = dict.fromkeys((one.name, one.made) for one in without)
         return [(name, code, call) for name, place in made for code, call in self._project.made(name, [place])]
 
     def every_call(self, function: str, argument: str, value: object) -> list[Edit]:
-        """An argument of all calls of a function or class, by its name in torch or its whole name with modules."""
+        """Set an argument in all calls of a function or class: by its name in torch, or its whole name with modules."""
         name, found = self._calls(function)
         if not found:
             raise CannotEdit(f"no call of {function}() is in your files")
         return [set_argument(code, call, name, argument, value) for code, call in found]
 
     def of_framework(self, told: Argument) -> list[Edit]:
-        """An argument of all calls of a framework's class, by whatever module it or a class derived from it comes."""
+        """Set an argument in all calls of a framework's class, or of one of that package whose name ends like it."""
         package, name = told.owner.partition(".")[0], told.owner.rpartition(".")[2]
         packages = {package, *SPELLINGS.get(package, ())}
 
@@ -123,7 +124,7 @@ class Editor:
         return [set_argument(code, call, name, told.name, told.value) for code, call in found]
 
     def giving_calls(self, function: str, argument: str, value: object) -> list[Edit]:
-        """The same of those calls that give the argument."""
+        """Set an argument in those calls of a function that give it already, by its name as in `every_call`."""
         name, found = self._calls(function)
         return in_all(found, name, argument, value)
 
@@ -135,12 +136,12 @@ class Editor:
         return name, self._project.calls(name, lambda code, call: code.imported(call.func) == whole)
 
     def giving_methods(self, method: str, argument: str, value: object) -> list[Edit]:
-        """The same of methods."""
+        """Set an argument in those calls of a method, of whatever object, that give it already."""
         found = self._project.calls(method, lambda code, call: is_method(call, method))
         return in_all(found, method, argument, value)
 
     def loaded_by_transformers(self, argument: str, value: object) -> list[Edit]:
-        """An argument of the one call by which transformers loads or makes a model."""
+        """Set an argument in the one call by which transformers loads or makes a model."""
         found = [
             (code, call, whole.removeprefix("transformers."))
             for code, call in self._project.calls("transformers", lambda code, call: is_method(call, *MAKES_MODELS))
@@ -153,42 +154,43 @@ class Editor:
         return [set_argument(code, call, name, argument, value)]
 
     def call_once(self, function: str, argument: str, value: object) -> list[Edit]:
-        """A value that a function of torch's own sets."""
+        """Set a value by a function of torch's: in its calls if they give it, else by a new call after the imports."""
         return changes.set_by_call(self._project, function, argument, value)
 
     def assigned(self, attribute: str, value: object) -> list[Edit]:
-        """An attribute of torch's."""
+        """Set an attribute of torch's: where it is assigned, else after the imports."""
         return changes.set_attribute(self._project, attribute, value)
 
     def variable(self, name: str, value: str) -> list[Edit]:
-        """An environment variable."""
+        """Set an environment variable in the script, or unset it if the value is empty."""
         return changes.set_variable(self._project, name, value)
 
     def without_calls(self, function: str, site: Site | None) -> list[Edit]:
-        """The calls of a function where the finding is are left out."""
+        """Remove the calls of a function in the function of the finding (`site`)."""
         return changes.left_out(self._where_found(function, site), function)
 
     def seldom_calls(self, function: str, every: int, site: Site | None) -> list[Edit]:
-        """The same calls are made in one step of so many."""
+        """Make the calls of a function in the function of the finding (`site`) once in `every` steps."""
         return changes.made_seldom(self._where_found(function, site), function, every)
 
     def _where_found(self, function: str, site: Site | None) -> list[Found]:
+        """The calls of a function (its whole name) in the function of the finding, as `Project.inside` says."""
         word = function.rpartition(".")[2]
         found = self._project.calls(word, lambda code, call: code.imported(call.func) == function)
         return self._project.inside(found, site, function)
 
     def after_optimizer(self, call: str) -> list[Edit]:
-        """A call of a method of the model after its optimizer is made."""
+        """Add a call of a method of the model after its optimizer is made, as `to(...)`."""
         return [_after_optimizer(self._project, call)]
 
     def under_autocast(self) -> list[Edit]:
-        """Forward pass and loss under autocast to bfloat16."""
+        """Put forward pass and loss under autocast to bfloat16."""
         return _under_autocast(self._project)
 
 
 def _of_workers(code: Code, call: cst.Call, value: object) -> object:
-    """The value of an argument that needs workers: where their number comes from elsewhere, it may be none.
-    Raises CannotEdit if it is, or cannot be asked for once more."""
+    """What to give for an argument that DataLoaders only take with workers: `value`, or, if their number is a variable,
+    an expression that asks whether it is 0. Raises CannotEdit if it is 0, or another expression."""
     there = given(call, "DataLoader", "num_workers")
     workers = "0" if there is None else code.text(there[1].value)
     if workers == "0":
@@ -203,7 +205,7 @@ def _of_workers(code: Code, call: cst.Call, value: object) -> object:
 
 
 class _Model(NamedTuple):
-    """What an optimizer updates."""
+    """The model that an optimizer updates."""
 
     code: Code
     name: str  # As it stands in the optimizer's call: `model` or `self.net`.
@@ -228,7 +230,8 @@ def _under_autocast(project: Project) -> list[Edit]:
 
 
 def _forward_and_loss(code: Code, backward: cst.SimpleStatementLine, model: str) -> list[cst.SimpleStatementLine]:
-    """The assignments from the one that calls the model up to `backward()`. Raises CannotEdit if it is another form."""
+    """The neighbouring assignments from the one that calls the model to the last before `backward()`, whose block they
+    share. Raises CannotEdit if the code has another form."""
     block = list(code.block(backward))
     found = list[cst.SimpleStatementLine]()
     for one in reversed(block[: block.index(backward)]):

@@ -35,11 +35,11 @@ class SourceText(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """With line ends as they are."""
+        """The content as text, with line ends as they are."""
         return self.content.decode(self.encoding)
 
     def encoded(self, text: str) -> bytes:
-        """Another text for the file. Raises UnicodeEncodeError."""
+        """Another text for the file, in its encoding. Raises UnicodeEncodeError."""
         return text.encode(self.encoding)
 
 
@@ -53,7 +53,7 @@ def located(recorded: str, root: Path, here: Path) -> Path:
 
 
 def read(path: Path, root: Path) -> SourceText:
-    """A file that was located. Raises CannotEdit if it cannot be read, or not be written again as it is."""
+    """A file that was located. Raises CannotEdit if it cannot be read, is too large, or does not encode to the same."""
     name = path.relative_to(root).as_posix()
     try:
         with path.open("rb") as file:
@@ -82,7 +82,7 @@ def write(patch: Patch) -> None:
     if patch.notes:
         raise CannotPatch(f"{patch.notes[0]} Nothing was written. Record again, or apply the diff by hand.")
     for file in patch.files:
-        _refuse(file)
+        _refuse_changed(file)
     ready = list[tuple[Path, PatchedFile]]()
     try:
         for file in patch.files:
@@ -95,7 +95,8 @@ def write(patch: Patch) -> None:
             scratch.unlink(missing_ok=True)
 
 
-def _refuse(one: PatchedFile) -> None:
+def _refuse_changed(one: PatchedFile) -> None:
+    """Raises CannotPatch if the file cannot be read or written, or has other bytes than when the patch was made."""
     try:
         writable = bool(one.path.stat().st_mode & stat.S_IWUSR) and os.access(one.path, os.W_OK)
         same = one.path.read_bytes() == one.before

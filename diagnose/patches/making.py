@@ -29,11 +29,11 @@ BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING)  # Changes of numbers wit
 
 
 class Which(Enum):
-    """Of the findings that nobody asked for by name, those whose fixes are made."""
+    """Which fixes are made of findings that the user does not ask for by name."""
 
     FAULTS = "faults"
-    WITH_OPTIONS = "with options"
-    KEPT = "kept"  # What trials have kept, and nothing else.
+    WITH_OPTIONS = "with options"  # Faults and options.
+    KEPT = "kept"  # Those that trials have kept, and nothing else, whatever was asked for.
 
 
 class Wanted(NamedTuple):
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 def select(
     findings: Sequence[RankedFinding], asked: Sequence[str], tried: Report | None = None, which: Which = Which.FAULTS
 ) -> tuple[list[Wanted], list[FixByHand]]:
-    """Those to make, in the order of the findings, and the others. `tried`: what trials have found of them.
+    """The fixes to make, one per finding and in their order, and the others with why not. `tried`: results of trials.
     `asked`: numbers, or rules' ids or codes; empty: all faults that need no judgement and save 1 % or more, and what is
     asked for by `which`. Raises CannotPatch if one of these names no finding."""
     if why := why_unknown(asked, findings):
@@ -57,12 +57,12 @@ def select(
         by_name = any(names(one, finding) for one in asked)
         if asked and not by_name:
             continue
-        known = [Wanted(finding, fix, setting) for fix in finding.fixes if (setting := fix.setting) is not None]
-        if not known:
+        makeable = [Wanted(finding, fix, setting) for fix in finding.fixes if (setting := fix.setting) is not None]
+        if not makeable:
             fix = (*finding.fixes, Fix(finding.title))[0]
             others.append(FixByHand(finding, fix, "it needs an edit by hand"))
             continue
-        best = min(known, key=lambda one: not (by_name or one.fix.safety in BY_THEMSELVES))
+        best = min(makeable, key=lambda one: not (by_name or one.fix.safety in BY_THEMSELVES))
         measured = None if tried is None else tried.of(finding.rule, best.fix.trial)
         if why_not := _why_not(best, by_name, measured, which):
             others.append(FixByHand(finding, best.fix, why_not))
@@ -72,7 +72,7 @@ def select(
 
 
 def kept(findings: Sequence[RankedFinding], tried: Report | None) -> list[Wanted]:
-    """Those that trials have kept, in the order of the findings. Raises CannotPatch if there are none."""
+    """The fixes that trials have kept, in the order of the findings. Raises CannotPatch if there are none."""
     if tried is None:
         raise CannotPatch("This run has no trials. Run diagnose try first.")
     found = [
@@ -89,7 +89,7 @@ def kept(findings: Sequence[RankedFinding], tried: Report | None) -> list[Wanted
 
 
 def _why_not(one: Wanted, by_name: bool, tried: Tried | None, which: Which) -> str:
-    """Why a fix is left out unless the user names it; empty if it is made."""
+    """A clause on why a fix is left out unless the user names it (`by_name`); empty if it is made."""
     adds = f"--fix {one.finding.rank_order} adds it"
     if by_name:
         return ""
@@ -116,7 +116,7 @@ def make(
 ) -> Patch:
     """The fixes that are asked for, or all that need no judgement, as changes of files in the working folder `here`.
     `rank`: whose findings they are. `asked`: numbers or names of findings. `tried`: what trials have found of them.
-    `which`: of those that nobody asked for by name. `loop`: what owns the training's; None: as the recorder says.
+    `which`: of those that nobody asked for by name. `loop`: what owns the training loop; None: as the recorder says.
     Raises CannotPatch if what is asked for is no finding, if nothing was kept, or none of the run's files is here."""
     wanted, by_hand = (kept(findings, tried), []) if which is Which.KEPT else select(findings, asked, tried, which)
     sites = [finding.site for finding in findings if finding.site is not None]
@@ -149,7 +149,7 @@ def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Ed
 
 
 def _files(edits: Sequence[Edit]) -> list[PatchedFile]:
-    """All files with their edits. Raises CannotEdit if one would not be sound."""
+    """The files that these edits change, by name. Raises CannotEdit if one would not be valid Python afterwards."""
     found = list[PatchedFile]()
     for path, code in {edit.code.source.path: edit.code for edit in edits}.items():
         after = code.changed([edit for edit in edits if edit.code is code])
@@ -170,7 +170,7 @@ def _refuse(project: Project) -> None:
 
 
 def unified(files: Iterable[PatchedFile]) -> bytes:
-    """All changes of all files, in the bytes of these files."""
+    """One git diff of all files, as bytes, as files may be in different encodings."""
     return b"".join(line for file in files for line in _file_diff(file))
 
 
@@ -188,12 +188,12 @@ def _file_diff(one: PatchedFile) -> Iterator[bytes]:
 
 
 def _lines(content: bytes) -> list[str]:
-    """A character a byte, so that lines of any encoding can be compared; only a line feed ends one."""
+    """The lines, one character per byte, so that any encoding can be compared; only a line feed ends one."""
     return [line for line in re.split(r"(?<=\n)", content.decode("latin-1")) if line]
 
 
 def _name(name: str) -> str:
-    """As git writes it: in quotes if it has control characters, quotes or backslashes (quote.c)."""
+    """A file's name as git writes it: in quotes if it has control characters, quotes or backslashes (quote.c)."""
     if not any(ord(one) < 32 or one in '"\\\x7f' for one in name):
         return name
     plain = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}

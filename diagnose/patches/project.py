@@ -23,7 +23,7 @@ Found = tuple[Code, cst.Call]
 
 
 class Project:
-    """What is known of a run's files."""
+    """A run's files: which the recording names, which of them are here, and their code."""
 
     def __init__(
         self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path, loop: Loop | None = None
@@ -40,7 +40,7 @@ class Project:
 
     @cached_property
     def named(self) -> list[str]:
-        """Files that the recording names as the user's own."""
+        """Files that the recording names as the user's own, each once: MOST_FILES at most."""
         made = [*(one.made for one in self.rank.loaders), *(one.made for one in self.rank.optimizers), *self.ddp_made]
         places = [one.file for one in made if one is not None]
         sources = [source.file for source in self.manifest.sources] or files.command_files(self.manifest.command)
@@ -48,7 +48,7 @@ class Project:
 
     @cached_property
     def paths(self) -> list[Path]:
-        """Those that are here."""
+        """Those of `named` that are found here, in their order."""
         found = dict[Path, None]()
         for name in self.named:
             try:
@@ -68,16 +68,16 @@ class Project:
         return [training_loader.made for training_loader in training_loaders(self.rank)]
 
     def code(self, path: Path) -> Code:
-        """A file that was located. Raises CannotEdit."""
+        """A located file as a syntax tree, parsed once. Raises CannotEdit, each time, if that cannot be done."""
         if path not in self._code:
             try:
                 self._code[path] = Code(self.source(path))
             except CannotEdit as error:
                 self._code[path] = error
-        known = self._code[path]
-        if isinstance(known, CannotEdit):
-            raise known
-        return known
+        kept = self._code[path]
+        if isinstance(kept, CannotEdit):
+            raise kept
+        return kept
 
     def source(self, path: Path) -> SourceText:
         """The text of a file that was located, read once. Raises CannotEdit."""
@@ -88,14 +88,14 @@ class Project:
     @property
     def script(self) -> Code:
         """The file that was run. Raises CannotEdit."""
-        told = [source.file for source in self.manifest.sources if source.script]
-        names = told if self.manifest.sources else files.command_files(self.manifest.command)
+        recorded = [source.file for source in self.manifest.sources if source.script]
+        names = recorded if self.manifest.sources else files.command_files(self.manifest.command)
         if not names:
             raise CannotEdit("the recording names no script")
         return self.code(files.located(names[0], self.root, self.here))
 
     def everywhere(self, word: str) -> Iterator[Code]:
-        """All files that are here, can be read, and have a word in them."""
+        """The code of all files that are here, can be read and parsed, and have this word in their text."""
         for path in self.paths:
             try:
                 if word in self.source(path).text:
@@ -106,9 +106,9 @@ class Project:
     def changed_since(self, file: PatchedFile) -> str:
         """A sentence if a file is not as it was recorded, or that cannot be told; else empty."""
         recorded = {source.file: source.sha256 for source in self.manifest.sources}
-        known = [name for name in recorded if self._is(name, file.path)]
-        if known and recorded[known[0]] is not None:
-            same = recorded[known[0]] == hashlib.sha256(file.before).hexdigest()
+        same_file = [name for name in recorded if self._is(name, file.path)]
+        if same_file and recorded[same_file[0]] is not None:
+            same = recorded[same_file[0]] == hashlib.sha256(file.before).hexdigest()
             return "" if same else f"{file.name} has changed since the recording."
         try:
             began = datetime.fromisoformat(self.manifest.started or "").timestamp()
@@ -118,6 +118,7 @@ class Project:
         return f"{file.name} is newer than the recording." if changed else ""
 
     def _is(self, name: str, path: Path) -> bool:
+        """Whether the file that a recording names is the one at this path here."""
         try:
             return files.located(name, self.root, self.here) == path
         except CannotEdit:
@@ -128,7 +129,8 @@ class Project:
         return [(code, call) for code in self.everywhere(word) for call in code.every(cst.Call) if fits(code, call)]
 
     def made(self, name: str, places: Sequence[Made | None]) -> list[Found]:
-        """The calls that make what has this name, by the recording, or the only one there is. Raises CannotEdit."""
+        """The calls of torch's class `name` at these recorded places (None: unknown); without any known place the only
+        call there is. Raises CannotEdit if one is not found, or there are several."""
         known = list(dict.fromkeys(place for place in places if place is not None))
         if known:
             return [self._call_at(name, one) for one in known]
@@ -157,7 +159,7 @@ class Project:
         raise CannotEdit(f"no call of torch's {name}() stands {where}: {hint}")
 
     def inside(self, found: Sequence[Found], site: Site | None, what: str) -> list[Found]:
-        """Of calls those in the function of a site, and there those in its loops; without a site the only one.
+        """Of these calls those in a site's function, only those in loops if there are any; without a site the only one.
         Raises CannotEdit if there are none, or it cannot be told which."""
         if not found:
             raise CannotEdit(f"no call of {what}() is in your files")

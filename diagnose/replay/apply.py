@@ -110,7 +110,7 @@ class Scenario:
             self._turn_off(self.index.owners(kind).of(edit.what))
 
     @apply.register
-    def _(self, edit: Move) -> None:
+    def _(self, edit: Move) -> None:  # On the host `ready_ns` stays; else TRACK and DELIVERY edges count.
         faster = max(at(edit.times_faster, self.level), 1e-9)
         tracks = self.index.owners(EdgeKind.TRACK).of(edit.what)
         self.delay_ns[tracks] = (self.index.graph.edges.estimate_ns[tracks] / faster).astype(np.int64)
@@ -136,7 +136,7 @@ class Scenario:
         self._recosts.append(edit)
 
     @apply.register
-    def _(self, edit: Replace) -> None:
+    def _(self, edit: Replace) -> None:  # The first of each group takes the new time; the others are not launched.
         order = np.lexsort((edit.what, edit.group))
         group = edit.group[order]
         first = np.diff(group, prepend=-1) > 0
@@ -148,7 +148,7 @@ class Scenario:
         self._shares.append((leading[known], after_ns / np.maximum(before_ns, 1)))
         self.delay_ns[edges] = after_ns
 
-    def _not_launched(self, ids: IntArray) -> None:
+    def _not_launched(self, ids: IntArray) -> None:  # And calls that launch nothing else take no time.
         self._remove(ids, self.index.edges_of_work(ids), self.index.host_time(self.index.launches_of(ids)))
 
     def _recost(self) -> None:
@@ -177,13 +177,13 @@ class Scenario:
     def _scale(self, edges: IntArray, keep: float | Shares) -> None:
         self.delay_ns[edges] = np.rint(self.delay_ns[edges] * keep).astype(np.int64)
 
-    def _remove(self, ids: IntArray, edges: IntArray, host: OnThreads) -> None:
+    def _remove(self, ids: IntArray, edges: IntArray, host: OnThreads) -> None:  # `edges`: those of device work.
         self._shares.append((ids, np.full(len(ids), np.nan)))
         self.delay_ns[edges] = np.minimum(self.delay_ns[edges], 0)
         self.residual_ns[self.index.graph.edges.target[edges]] = 0
         self._shorten_host(host, 0.0)
 
-    def _turn_off(self, edges: IntArray) -> None:
+    def _turn_off(self, edges: IntArray) -> None:  # They constrain nothing any more.
         self.delay_ns[edges] = OFF
         self.residual_ns[self.index.graph.edges.target[edges]] = 0
 
@@ -205,7 +205,7 @@ class Scenario:
 
 
 def _lost(cuts: list[tuple[Intervals, float]], own_ns: Clock) -> tuple[Shares, Shares]:
-    """Moments by `own_ns`, and the time lost until each if each cut keeps a share of its pieces (or a product)."""
+    """(edges of the cuts on the clock `own_ns`, own time lost until each). Shares multiply where cuts overlap."""
     moments = intervals.distinct(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
     if not len(moments):
         return np.zeros(1), np.zeros(1)
@@ -241,7 +241,7 @@ class EditIndex:
     def _shortening(self, ids: IntArray) -> Reach:
         return Reach(self.owners(EdgeKind.WORK).of(ids), self.host_time(ids), gone=ids[:0], waits=ids[:0])
 
-    def _removal(self, ids: IntArray) -> Reach:
+    def _removal(self, ids: IntArray) -> Reach:  # Device work within goes too, with calls that launch only it.
         work, asked = self._work_within(ids), optional(host_collectives, self.facts)
         asked_for = ids[:0] if asked is None else asked.ids[self._among(ids)[asked.op_ids]]
         waiting = self.owners(EdgeKind.WAIT).span
@@ -255,13 +255,13 @@ class EditIndex:
         )
 
     def own_time(self, track: int) -> Clock:
-        """How a thread's own time goes on."""
+        """From moments to a thread's own time, in ns: without what recording added, where that is known."""
         own = self._own.get(track)
         if own is None:
             return lambda moments: moments.astype(np.float64)
         return lambda moments: np.interp(moments, own.at_ns, own.own_ns)
 
-    def _without_recording(self) -> IntArray:
+    def _without_recording(self) -> IntArray:  # Delays, those of host edges in own time.
         delay_ns = self.graph.delay_ns.copy()
         for track in self._own:
             clock, (mine, (begin, end)) = self.own_time(track), self.host_edges(track)
@@ -300,7 +300,7 @@ class EditIndex:
         return self._waits[track]
 
     def spans_on_host(self, ids: IntArray) -> OnThreads:
-        """By thread, these spans in order of start; device work counts for nothing."""
+        """By thread, the times of these spans in order of start; device work is left out."""
         spans, ids = self.facts.rank.spans, ids[self.is_host(ids)]
         ids = ids[np.argsort(spans["start_ns"].to_numpy()[ids], kind="stable")]
         start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids]
@@ -314,7 +314,7 @@ class EditIndex:
         return np.asarray(rank.tracks["device"].to_numpy()[rank.spans["track"].to_numpy()[ids]] < 0)
 
     def host_time(self, ids: IntArray) -> OnThreads:
-        """By thread, when any of these spans was open; device work counts for nothing."""
+        """By thread, when any of these spans was open; device work is left out."""
         return [(track, intervals.union(pieces)) for track, pieces in self.spans_on_host(ids)]
 
     def _work_within(self, ids: IntArray) -> IntArray:
@@ -341,7 +341,7 @@ class EditIndex:
             inside |= (track == one) & (intervals.covered(Intervals(start, start + 1), pieces) > 0)
         return inside
 
-    def _among(self, ids: IntArray) -> npt.NDArray[np.bool_]:
+    def _among(self, ids: IntArray) -> npt.NDArray[np.bool_]:  # A mask. Shape (spans,).
         found = np.zeros(len(self.facts.rank.spans), dtype=bool)
         found[ids] = True
         return found

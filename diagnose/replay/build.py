@@ -38,7 +38,7 @@ class Stretches(Struct, frozen=True):
 
 
 def own_stretches(facts: Facts) -> Stretches:
-    """Before each event of the rank's lane, and after the last one. None if no other rank is known."""
+    """The stretches before each event of the rank's lane, and after the last; empty if no other rank is known."""
     others, none = facts.rank.peers, np.zeros(0, dtype=np.int64)
     if others is None or not others.job.join_points:
         return Stretches(none, none)
@@ -103,7 +103,7 @@ def _marks(facts: Facts, layout: Layout, work: DeviceWork) -> IntArray:
 def _waits(
     facts: Facts, found: Calls, on: list[Stream], work: DeviceWork
 ) -> tuple[IntArray, list[tuple[EdgeKind, host_calls.Pairs, IntArray]]]:
-    """What each call takes by itself, and (kind, which, delay) of all that calls wait for on the device."""
+    """What each call takes by itself, and (edge kind, pairs of call and work, delay of each pair) of their waits."""
     if not len(found.ids):
         return found.start_ns, []
     awaited = host_calls.waits(facts, found, on)
@@ -125,7 +125,7 @@ def _waits(
 
 
 def _cuts(facts: Facts, moving: Movable) -> Cuts:
-    """Where host time is cut besides calls: movable host spans begin, then all end; then marks, steps of the host."""
+    """Where host time is cut: begins of movable host spans, then their ends; on a host alone also marks, then steps."""
     on_host = moving.row < 0
     times = [moving.start_ns[on_host], moving.end_ns[on_host]]
     tracks = [moving.track[on_host]] * 2
@@ -195,19 +195,19 @@ def _step_ends(facts: Facts, layout: Layout, work: DeviceWork) -> list[Edges]:
     ]
 
 
-def _loose_ends(facts: Facts, layout: Layout, some: Edges, work: DeviceWork) -> Edges:
+def _loose_ends(facts: Facts, layout: Layout, all_edges: Edges, work: DeviceWork) -> Edges:
     """Edges into points that depend on nothing: from the main thread's last point before, as long as was observed.
     The same into work that begins late after the work before it, where no launch is known. The given start of a window
     depends on nothing. Moved work may be ready as early as the recording begins."""
     host = layout.host
     mine = np.flatnonzero(host.track == host_threads(facts).main)
     free = np.ones(len(layout.observed_ns), dtype=bool)
-    free[some.target[~np.isin(some.kind, ONLY_IN_EDITS)]] = False
+    free[all_edges.target[~np.isin(all_edges.kind, ONLY_IN_EDITS)]] = False
     if len(work.ids) and (work.launch < 0).all():
-        into = np.isin(some.target, layout.work_start)
-        due = layout.observed_ns[some.source[into]] + some.estimate_ns[into]
-        late = layout.observed_ns[some.target[into]] - due > UNEXPLAINED_NS
-        free[some.target[into][late]] = True
+        into = np.isin(all_edges.target, layout.work_start)
+        due = layout.observed_ns[all_edges.source[into]] + all_edges.estimate_ns[into]
+        late = layout.observed_ns[all_edges.target[into]] - due > UNEXPLAINED_NS
+        free[all_edges.target[into][late]] = True
     free[np.append(layout.bounds, layout.moved)] = False
     loose = np.flatnonzero(free)
     before = np.searchsorted(host.time_ns[mine], layout.observed_ns[loose], side="left") - 1
@@ -274,14 +274,14 @@ def event_edges(facts: Facts, work: DeviceWork, on: list[Stream], work_start: In
     return edges(EdgeKind.EVENT, work_end[source], work_start[target], EVENT_NS, work.ids[target])
 
 
-def _inferred_events(work: DeviceWork, on: list[Stream], some: Edges, layout: Layout) -> Edges:
+def _inferred_events(work: DeviceWork, on: list[Stream], all_edges: Edges, layout: Layout) -> Edges:
     """Waits that were not recorded: starts that nothing explains, soon after the end of work on another stream."""
     observed_ns, work_start = layout.observed_ns, layout.work_start
     if len(on) < 2:
         return edges(EdgeKind.EVENT, work_start[:0], work_start[:0])
-    active = ~np.isin(some.kind, ONLY_IN_EDITS)
+    active = ~np.isin(all_edges.kind, ONLY_IN_EDITS)
     due = np.full(len(observed_ns), np.iinfo(np.int64).min, dtype=np.int64)
-    np.maximum.at(due, some.target[active], (observed_ns[some.source] + some.estimate_ns)[active])
+    np.maximum.at(due, all_edges.target[active], (observed_ns[all_edges.source] + all_edges.estimate_ns)[active])
     rows = np.flatnonzero((due[work_start] > due.min()) & (work.start_ns - due[work_start] > UNEXPLAINED_NS))
     by_end = np.argsort(work.end_ns, kind="stable")
     at = np.searchsorted(work.end_ns[by_end], work.start_ns[rows], side="right") - 1

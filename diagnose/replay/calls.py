@@ -152,9 +152,9 @@ def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
     work = device_work(facts)
     copying = np.flatnonzero(found.blocks[found.call_of_work] & (found.call_of_work >= 0))
     parts = [pairs(found.call_of_work[copying], copying)]
-    recorded, told = _recorded(facts, found, on)
+    recorded, shown = _recorded(facts, found, on)
     parts.append(recorded)
-    syncing = found.of(*BLOCKING, *FREEING) & ~told
+    syncing = found.of(*BLOCKING, *FREEING) & ~shown
     long_enough = found.end_ns - found.start_ns > BLOCKED_NS
     everything = syncing & (found.of(ApiKind.DEVICE_SYNC) | (found.of(*FREEING) & long_enough))
     one_stream = syncing & (found.of(ApiKind.STREAM_SYNC) | (found.of(ApiKind.EVENT_SYNC) & long_enough))
@@ -174,10 +174,10 @@ def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
 
 
 def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
-    """What recorded synchronisations say that host calls wait for, and which calls they tell of."""
+    """The pairs of calls and work that recorded synchronisations show, and a mask of the calls that they tell of."""
     rank = facts.rank
     rows = rank.syncs[rank.syncs["sync_kind"] != SyncKind.STREAM_WAIT_EVENT.value]
-    told = np.zeros(len(found.ids), dtype=bool)
+    shown = np.zeros(len(found.ids), dtype=bool)
     correlation = rank.spans["correlation"].to_numpy()
     order = np.argsort(correlation[found.ids], kind="stable")
     numbers = correlation[found.ids][order]
@@ -188,7 +188,7 @@ def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.
     kind, waited_stream, wait_on, wait_number = (
         rows[name].to_numpy()[hit] for name in ("sync_kind", "stream", "wait_on_stream", "wait_on_correlation")
     )
-    told[call] = True
+    shown[call] = True
     device = sync_devices(facts, rows.index.to_numpy())[hit]
     event = (kind == SyncKind.EVENT.value) & (wait_number > 0)
     parts = [pairs(call[event], recorded_on(on, wait_on[event], wait_number[event]))]
@@ -196,12 +196,12 @@ def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.
         whole = (kind == SyncKind.CONTEXT.value) | ((kind == SyncKind.STREAM.value) & (waited_stream == stream.stream))
         whole &= np.isin(device, (stream.device, -1))
         parts.append(pairs(call[whole], stream.last_correlated(wanted[whole])))
-    return joined(parts), told
+    return joined(parts), shown
 
 
 def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArray]:
-    """Copies from pageable memory wait for the work before them on their stream, then take the host's time.
-    Returns the waits, and for each call the ns that staging takes it, -1 where it stages nothing."""
+    """Large copies from pageable memory to the device wait for the work before them on their stream, then take the host
+    time. Returns the waits, and for each call the ns that staging takes it, -1 where it stages nothing."""
     copies, work = facts.rank.copies, device_work(facts)
     slow = copies[
         (copies["direction"] == Direction.H2D.value)

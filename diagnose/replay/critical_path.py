@@ -46,9 +46,9 @@ def chain(graph: Graph) -> Chain:
     """The chain: at every point the edge that demands the latest time is the one that was waited for.
     Delays are no longer than observed: of edges that demand the same it is that whose full delay reaches farthest."""
     begin = int(graph.observed_ns[graph.bounds[0]])
-    some, observed = graph.edges, graph.observed_ns
+    all_edges, observed = graph.edges, graph.observed_ns
     binding = _binding(graph)
-    before = np.where((binding >= 0) & (observed > begin), some.source[binding], -1).tolist()
+    before = np.where((binding >= 0) & (observed > begin), all_edges.source[binding], -1).tolist()
     points, point = list[int](), int(graph.bounds[-1])
     while (up := before[point]) >= 0:
         points.append(point)
@@ -56,7 +56,7 @@ def chain(graph: Graph) -> Chain:
     edge = binding[points[::-1]]
     reached = np.minimum.accumulate(observed[[*points, point]])[::-1]
     start, stop = np.maximum(reached[:-1], begin), reached[1:]
-    explained = np.clip(observed[some.source[edge]] + graph.delay_ns[edge], start, stop)
+    explained = np.clip(observed[all_edges.source[edge]] + graph.delay_ns[edge], start, stop)
     if len(reached) and reached[0] > begin:  # Nothing is known of what came before.
         edge, explained = np.append(-1, edge), np.append(begin, explained)
         start, stop = np.append(begin, start), np.append(reached[0], stop)
@@ -71,18 +71,18 @@ def recorded_chain(facts: Facts) -> Chain:
 
 def _binding(graph: Graph) -> IntArray:
     """For each point the edge into it that was waited for, or -1. Shape (points,)."""
-    some = graph.edges
+    all_edges = graph.edges
     found = np.full(len(graph.observed_ns), -1, dtype=np.int64)
-    if not len(some.target):
+    if not len(all_edges.target):
         return found
-    begun, on = graph.observed_ns[some.source], graph.delay_ns != OFF
-    first = np.flatnonzero(np.diff(some.target, prepend=-1))  # Edges are sorted by target.
-    size = np.diff(first, append=len(some.target))
+    begun, on = graph.observed_ns[all_edges.source], graph.delay_ns != OFF
+    first = np.flatnonzero(np.diff(all_edges.target, prepend=-1))  # Edges are sorted by target.
+    size = np.diff(first, append=len(all_edges.target))
     latest = np.where(on, begun + graph.delay_ns, OFF)
     last = on & (latest == np.repeat(np.maximum.reduceat(latest, first), size))
-    farthest = np.where(last, begun + some.estimate_ns, OFF)
+    farthest = np.where(last, begun + all_edges.estimate_ns, OFF)
     chosen = last & (farthest == np.repeat(np.maximum.reduceat(farthest, first), size))
-    found[some.target[first]] = np.maximum.reduceat(np.where(chosen, np.arange(len(chosen)), -1), first)
+    found[all_edges.target[first]] = np.maximum.reduceat(np.where(chosen, np.arange(len(chosen)), -1), first)
     return found
 
 
@@ -151,11 +151,11 @@ def _stretches(facts: Facts, found: Chain) -> _Stretches:
     `call`: what launched the device work, or the fetch that delivered a batch. A launch explains the time until its
     call returns, a queue the turnaround between two kernels, work and threads all of theirs.
     """
-    some, work, spans = recorded_graph(facts).edges, device_work(facts), facts.rank.spans
+    all_edges, work, spans = recorded_graph(facts).edges, device_work(facts), facts.rank.spans
     start, end = spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy()
     known = found.edge >= 0
-    edge = np.where(known, some.kind[found.edge], EdgeKind.AFTER)
-    owner = np.where(known, some.owner[found.edge], -1)
+    edge = np.where(known, all_edges.kind[found.edge], EdgeKind.AFTER)
+    owner = np.where(known, all_edges.owner[found.edge], -1)
     row = np.searchsorted(work.ids, owner)
     of_work = np.isin(edge, _OF_WORK)
     call = np.full(len(edge), -1, dtype=np.int64)
@@ -171,7 +171,7 @@ def _stretches(facts: Facts, found: Chain) -> _Stretches:
     explained = np.where(queued, found.start_ns + TURNAROUND_NS, explained)
     explained = np.where(on_host | delivered | (edge == EdgeKind.WORK), found.end_ns, explained)
     explained = np.where(kind == _CODE[TimeCause.UNEXPLAINED], found.start_ns, np.minimum(explained, found.end_ns))
-    track = np.where(edge == EdgeKind.HOST, some.track[found.edge], spans["track"].to_numpy()[owner])
+    track = np.where(edge == EdgeKind.HOST, all_edges.track[found.edge], spans["track"].to_numpy()[owner])
     track = np.where(on_host, track, np.where(call >= 0, spans["track"].to_numpy()[call], -1)).astype(np.int64)
     moment = np.where(on_host | (call < 0), -1, start[call])
     first = _Stretches(found.start_ns, explained, kind, owner, track, moment)
@@ -247,7 +247,7 @@ def path_parts(facts: Facts) -> tuple[PathPart, ...]:
 
 
 def _main_sites(path: CriticalPath) -> tuple[list[Site | None], IntArray]:
-    """The lines with most time, None among them, and the position of each stretch's, of others that of None."""
+    """All lines, None first, and the position of each stretch's: 0 where it is not among the MOST_LINES longest."""
     number: dict[Site | None, int] = {None: 0}
     site = np.array([number.setdefault(one, len(number)) for one in path.sites], dtype=np.int64)
     total = np.bincount(site, path.end_ns - path.start_ns)
@@ -255,11 +255,11 @@ def _main_sites(path: CriticalPath) -> tuple[list[Site | None], IntArray]:
 
 
 def _main_names(facts: Facts, path: CriticalPath, group: IntArray, total: npt.NDArray[Any]) -> dict[int, str]:
-    """For each group the name that takes half of its time or more, of kinds of which names say more."""
+    """By group the name of the device work or blocking call that takes half of its time or more; not there: none."""
     names = facts.rank.spans["name"].cat
-    told = np.flatnonzero(np.isin(path.kind, _BY_NAME) & (path.owner >= 0))
-    pairs = np.stack((group[told], names.codes.to_numpy()[path.owner[told]]))
+    owned = np.flatnonzero(np.isin(path.kind, _BY_NAME) & (path.owner >= 0))
+    pairs = np.stack((group[owned], names.codes.to_numpy()[path.owner[owned]]))
     distinct, which = np.unique(pairs, axis=1, return_inverse=True)
-    ns = np.bincount(which.reshape(-1), (path.end_ns - path.start_ns)[told])
+    ns = np.bincount(which.reshape(-1), (path.end_ns - path.start_ns)[owned])
     most = np.flatnonzero(2 * ns >= total[distinct[0]])
     return {int(distinct[0, k]): str(names.categories[distinct[1, k]]) for k in most}

@@ -37,7 +37,7 @@ class Between(Struct, frozen=True):
         return (self.low, self.likely, self.high)[level]
 
     def of_share(self, share: float) -> Between:
-        """Of what is left: what is left of the whole if only this share of it is shortened so."""
+        """The shares left of a whole of which only the part `share` is shortened to these."""
         low, likely, high = (1 - (1 - one) * share for one in (self.low, self.likely, self.high))
         return Between(low, likely, high)
 

@@ -96,7 +96,7 @@ def joined(parts: Sequence[Arrays]) -> Arrays:
 
 
 def positions(first: IntArray, count: IntArray) -> IntArray:
-    """All positions of stretches of so many, each from its first on."""
+    """All positions of ranges, one range after the other: `count[k]` positions from `first[k]` on."""
     found: IntArray = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
     return found
 
@@ -124,7 +124,7 @@ def arranged(
     marks: IntArray | None = None,
     jitter_ns: int = JITTER_NS,
 ) -> Graph:
-    """The graph of points and edges in any order. Those of a lane (a thread, a stream) are together and in order."""
+    """The graph of these points and edges. Points of a lane (a thread, a stream) have to be together and in order."""
     ticks, kept = _order(observed_ns, lane, unordered, jitter_ns)
     order = np.argsort(ticks, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
@@ -159,14 +159,14 @@ def _order(
 
 
 def _shared_lanes(lane: IntArray) -> tuple[IntArray, IntArray]:
-    """The points that are not alone in their lane, and these lanes numbered: small enough for a factor of times."""
+    """Rows of points that share a lane, and the number of their lanes, counted among these lanes only."""
     follows = np.concatenate(([False], lane[1:] == lane[:-1]))[: len(lane)]
     rows = np.flatnonzero(follows | np.append(follows[1:], False)[: len(lane)])
     return rows, np.cumsum(~follows[rows])
 
 
 def _along_lanes(ticks: IntArray, rows: IntArray, number: IntArray) -> IntArray:
-    """The least numbers that are no smaller and grow along every lane."""
+    """The least ticks not below these that rise along every lane. `rows`, `number`: from `_shared_lanes`."""
     place = np.arange(len(rows))
     low = ticks[rows] - place
     apart = number * (np.ptp(low) + 1 if len(low) else 0)

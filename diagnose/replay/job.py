@@ -78,7 +78,7 @@ class Joined(Struct, frozen=True):
 
     @property
     def recorded(self) -> Change:
-        """What the ranks did."""
+        """The change that changes nothing: own times and calls as recorded."""
         return Change(tuple(self.graph.delay_ns[edge] for edge in self.own_edge), np.ones(self.first_call[-1]))
 
 
@@ -184,7 +184,7 @@ def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> 
 
 
 def _chain(one: _Rank) -> list[Edges]:
-    """A rank by itself: own time, where it asks, what it waits for, and calls that follow each other."""
+    """The edges of a rank by itself: own time, where it asks, what it waits for, and calls that follow each other."""
     lane, over = one.sequence.lane, one.over_ns
     for_nothing = lane.waits & (over[lane.call] <= lane.from_ns) if len(over) else lane.waits  # It is over already.
     held = np.where(for_nothing, lane.until_ns - lane.from_ns, 0)
@@ -208,7 +208,7 @@ def _chain(one: _Rank) -> list[Edges]:
 
 
 def _in_queue(calls: Calls) -> tuple[IntArray, IntArray]:
-    """Which call comes before which on a stream or thread, or is waited for on another one. Shapes (pairs,).
+    """(call before, call behind it) on a stream or thread, and (call waited for, waiting call). Shapes (pairs,).
 
     Each call is behind all that the kernel before carries: those of one kernel run at once.
     """

@@ -94,7 +94,7 @@ def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[Jo
 
 
 def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPathStretch, ...]:
-    """What of the path, which ends then, is in the last step; neighbours that are alike, or short, are one."""
+    """The part of the path, which ends at `end_ns`, in the last step; neighbours that are alike or short are one."""
     begin_ns = max(int(sequence.bounds_ns[-2]) for sequence in job.sequences)
     least_ns = (end_ns - begin_ns) / MOST_STRETCHES
     found, reached = list[tuple[_Key, int]](), end_ns - sum(ns for _, ns in pieces)
@@ -118,11 +118,11 @@ def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPat
 
 def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
     """Each stretch of the path by what it is; own time as two, of which one is computing."""
-    some = joined.graph.edges
+    all_edges = joined.graph.edges
     known = found.edge >= 0
-    kind = np.where(known, some.kind[found.edge], EdgeKind.AFTER)
-    track = np.where(known, some.track[found.edge], -1)
-    owner = np.where(known, some.owner[found.edge], -1)
+    kind = np.where(known, all_edges.kind[found.edge], EdgeKind.AFTER)
+    track = np.where(known, all_edges.track[found.edge], -1)
+    owner = np.where(known, all_edges.owner[found.edge], -1)
     rank = np.where(track >= 0, np.searchsorted(joined.lanes, track), -1)
     whole, delayed = found.end_ns - found.start_ns, found.delay_end_ns - found.start_ns
     pieces, columns = list[tuple[_Key, int]](), (kind, rank, owner, whole, delayed)
@@ -133,7 +133,7 @@ def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
 
 
 def _piece(job: Job, edge: int, at: int, what: int, ns: int) -> list[tuple[_Key, int]]:
-    """What the path's time on one edge is: `at` is the rank's position (-1: between ranks), `what` the call."""
+    """(key, ns) of the time on an edge. `at`: position of the rank, -1 between ranks; `what`: owner of the edge."""
     if at < 0:
         key = _join_point(job, what) if edge == EdgeKind.WORK else (JobPathKind.UNEXPLAINED, -1, -1, "", ())
         return [(key, ns)]

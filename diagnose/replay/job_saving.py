@@ -74,7 +74,7 @@ class JobReplay(Replay):
         return np.maximum(step_ns, np.array(busiest) - spared)
 
     def _spared_ns(self, made: Scenario, own: list[IntArray]) -> int:
-        """What more micro-batches spare in each step, of ranks that take so much by themselves."""
+        """ns per step that Rechunk edits save, given the own times of each rank under the scenario."""
         left = [float(now.sum()) / max(float(before.sum()), 1.0) for now, before in zip(own, self._own, strict=True)]
         computing = np.array([one.compute_ns.sum() for one in self._job.sequences]) * left / self._joined.steps
         edits = [edit for edit in made.of_ranks if isinstance(edit, Rechunk)]
@@ -92,7 +92,7 @@ class JobReplay(Replay):
         return [self._ranks(shorter[:, k], one) for k, one in enumerate(scenarios)]
 
     def _ranks(self, shorter_ns: IntArray, made: Scenario) -> list[IntArray]:
-        """The own time of each rank, once this rank's stretches have got shorter by so much."""
+        """The own times of each rank, once this rank's stretches are shorter by so much and after Even edits."""
         fixed = np.maximum(self._own[self._at] - shorter_ns, 0.0)
         own = [fixed if at == self._at else self._like(at, fixed) for at in range(len(self._own))]
         for edit in made.of_ranks:
@@ -103,8 +103,8 @@ class JobReplay(Replay):
         return [np.rint(one).astype(np.int64) for one in own]
 
     def _evened(self, of: Own, keep: Times) -> list[Times]:
-        """What of each rank's own time goes if the share `keep` is left in each step: first where the rank takes longer
-        than others that do the same, between the same two calls."""
+        """ns that each rank's own times lose if the share `keep` of each step is left: first where it takes longer than
+        others that do the same, between the same two calls."""
         parts = [
             computing if of is Own.COMPUTE else np.maximum(whole - computing, 0)
             for whole, computing in map(stretches_ns, self._job.sequences)
@@ -145,7 +145,7 @@ def _spread(part: Times, excess: Times, step: IntArray, share: Times) -> Times:
 
 
 def _spared_ns(edit: Rechunk, computing_ns: Times, level: Estimate) -> float:
-    """Of the pipeline that gains least: where one ends, it meets others."""
+    """ns per step that more micro-batches save on the pipeline that gains least: the others wait for it."""
     added = (edit.times - 1) * edit.count * at(edit.cost_ns, level)
     some = [computing_ns[list(ranks)] for ranks in edit.pipelines]
     idle = min(float(one.sum() - one.max()) for one in some) / edit.stages
@@ -176,8 +176,8 @@ def _replay(facts: Facts, cost: Sequence[RecordingCost]) -> Replay:
 
 
 def _at_the_step_without_the_profiler(facts: Facts, by_event: EventCosts) -> Replay:
-    """With such a cost of an event that a step takes what it takes without the profiler. Where the device bounds the
-    step, every cost tells the same step: then it is what was measured."""
+    """The replay with the cost of an event by which a step takes as long as without the profiler. Where every cost
+    gives the same step, as where the device bounds it, the measured cost."""
     found, known = optional(slowdown, facts), partial(_replay, facts)
     replay = known(by_event.times(1.0))
     if found is None:

@@ -123,7 +123,7 @@ class Replay:
         return np.array([ns for ns, _ in self.after(cases)], dtype=np.int64)
 
     def after(self, cases: Sequence[tuple[Sequence[Edit], Estimate]]) -> list[tuple[int, float]]:
-        """The same, each with the share that is left of the time of device work.
+        """(mean step in ns, share left of the time of device work) under each set of edits.
         Edits change the whole recording, so the used steps begin earlier as well. Where they begin earlier by more than
         they end, the device had lived on work queued before: nothing is saved then."""
         found, at_once = list[tuple[int, float]](), max(1, MOST_CELLS // max(self._edges, 1))
@@ -134,6 +134,7 @@ class Replay:
         return found
 
     def _device_left(self, made: Scenario) -> float:
+        """Share of the time of device work in the used steps that is left in a scenario."""
         some = self._busy[self._index.graph.edges.kind[self._busy] == EdgeKind.WORK]
         before = float(self._index.graph.delay_ns[some].sum())
         return float(made.delay_ns[some].sum()) / before if before else 1.0
@@ -152,6 +153,7 @@ class Replay:
         return np.array([max(round_half_up(ns, count), self._busiest_ns(one)) for ns, one in windows], dtype=np.int64)
 
     def _busiest_ns(self, made: Scenario) -> int:
+        """ns per step that the busiest thread or stream has to do in a scenario."""
         own_ns = made.delay_ns[self._busy].astype(float)
         busy = np.bincount(self._index.graph.edges.track[self._busy], weights=own_ns)
         return int(busy.max(initial=0.0)) // self._used.count
@@ -189,9 +191,9 @@ class Replay:
 
     def touched_share(self, edits: Sequence[Edit], by: Sequence[Edit]) -> float:
         """The share of the time that edits select, thread by thread and stream by stream, which others select too."""
-        mine, others = (times_by_track(self._index.facts, some) for some in (edits, by))
-        both = sum(intervals.intersect(mine[track], others[track]).total for track in mine.keys() & others.keys())
-        return both / max(sum(times.total for times in mine.values()), 1)
+        own, others = (times_by_track(self._index.facts, some) for some in (edits, by))
+        both = sum(intervals.intersect(own[track], others[track]).total for track in own.keys() & others.keys())
+        return both / max(sum(times.total for times in own.values()), 1)
 
 
 def _busy_edges(graph: Graph) -> IntArray:

@@ -88,7 +88,7 @@ _KINDS = {
 
 
 def _evened(facts: Facts, edit: Even) -> Change:
-    """How many ranks get less work, their time in all, and its share that goes; 0 without other ranks."""
+    """How many ranks get less work, their time per step in all, and the share of it that is left; None if alone."""
     others = facts.rank.peers
     if others is None:
         return Change(ChangeKind.EVEN, 0, 0, None)
@@ -129,7 +129,7 @@ def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
 
 
 def _waits_for(facts: Facts, edit: Even | Rechunk) -> IntArray:
-    """This rank's calls that a change of ranks is about: waits for one to take less, its pipeline's transfers."""
+    """Ids of this rank's calls that the edit is about: of Even those where a relieved rank is last; else transfers."""
     others = facts.rank.peers
     if others is None:
         return np.zeros(0, dtype=np.int64)
@@ -167,8 +167,8 @@ def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
 
 
 def grounds(facts: Facts, edits: Sequence[Edit]) -> frozenset[Ground]:
-    """What edits of this rank rest on.
-    Host time counts as far as the device is idle meanwhile, and waits as far as it is idle after them."""
+    """The grounds that the savings of edits of this rank rest on. Those of host time and waits also rest on when the
+    device is idle: only then does the host hold it up."""
     return frozenset(ground for edit in edits for ground in _grounds_of(facts, edit))
 
 

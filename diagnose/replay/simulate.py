@@ -1,7 +1,7 @@
 """Replay: the earliest times that a graph's edges allow, for many sets of delays at once, in one pass.
 
 Most points have a single edge into them, so they are a fixed time after another point: chains of such points are
-summed up as arrays. What is left is points where edges meet, see `replay.join_points`.
+summed up as arrays. What is left is points where edges meet: `Runs` or `Levels`.
 
 Points are numbered 0..n-1 so that edges lead forward, edges 0..m-1. In the graph of one rank points follow each other
 for long, as work on a stream does: a *run* of points, of which all other edges come from runs before, is a running
@@ -70,7 +70,7 @@ class Levels(Struct, frozen=True):
     first_edge: IntArray  # Where those into each point begin in `edges`, and where the last end. Shape (points + 1,).
 
     def latest(self, total: IntArray, source: IntArray, observed_ns: IntArray) -> IntArray:
-        """As of `Runs`."""
+        """As `Runs.latest`."""
         begun = np.repeat(observed_ns[:, None], total.shape[1], axis=1)
         for begin, end in pairwise(self.bounds[1:].tolist()):  # nothing leads to points of the first level
             first, stop = self.first_edge[begin], self.first_edge[end]
@@ -125,7 +125,7 @@ def _divided(run: IntArray, along: IntArray, target: IntArray) -> Runs:
 
 
 def levels(source: IntArray, target: IntArray, count: int) -> Levels:
-    """`count` points by how many edges lead to them one after the other at most."""
+    """`count` points in levels, by the longest path of edges that leads to each."""
     needed = np.bincount(target, minlength=count)
     by_source = np.argsort(source, kind="stable")
     follower, first = target[by_source], np.searchsorted(source[by_source], np.arange(count + 1))

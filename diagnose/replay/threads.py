@@ -32,18 +32,18 @@ def turns(facts: Facts) -> Turns:
     """Bursts of activity of the other training threads (autograd), each between two of the main thread's.
     The main thread waited for a burst if it did nothing while the burst lasted (replay E2)."""
     threads = host_threads(facts)
-    mine = _activity(facts, threads.main)
+    main = _activity(facts, threads.main)
     found = [(np.zeros(0, dtype=np.int64),) * 5]
     for track in threads.training[threads.training != threads.main].tolist():
         busy = _activity(facts, track)
-        begun = np.searchsorted(mine.starts, busy.starts, side="right")
+        begun = np.searchsorted(main.starts, busy.starts, side="right")
         opens = np.concatenate(([True], begun[1:] > begun[:-1]))[: busy.size]
         closes = np.concatenate((opens[1:], [True]))[: busy.size]
         begin, end, next_main = busy.starts[opens], busy.ends[closes], begun[opens]
-        before = np.where(next_main > 0, mine.ends[next_main - 1] if mine.size else 0, begin)
-        idle = (before <= begin) & (np.searchsorted(mine.starts, end, side="left") == next_main)
-        goes_on = idle & (next_main < mine.size)
-        back = np.where(goes_on, mine.starts[np.minimum(next_main, mine.size - 1)] if mine.size else -1, -1)
+        before = np.where(next_main > 0, main.ends[next_main - 1] if main.size else 0, begin)
+        idle = (before <= begin) & (np.searchsorted(main.starts, end, side="left") == next_main)
+        goes_on = idle & (next_main < main.size)
+        back = np.where(goes_on, main.starts[np.minimum(next_main, main.size - 1)] if main.size else -1, -1)
         found.append((np.full(len(begin), track), np.minimum(before, begin), begin, end, back))
     return Turns(*(np.concatenate(column).astype(np.int64) for column in zip(*found, strict=True)))
 
@@ -189,7 +189,7 @@ def movable(facts: Facts) -> Movable:
 
 
 def _made(end_ns: IntArray, lasted_ns: IntArray, starved_after: IntArray) -> IntArray:
-    """ns that workers take for each batch; constant from one batch that the trainer waited for to the next."""
+    """ns to make each batch: its duration; after a batch that was waited for, up to the next, the mean time a batch."""
     waited = np.flatnonzero(starved_after >= 0)
     last = starved_after[waited]
     batches, made_ns = waited - last, lasted_ns.copy()

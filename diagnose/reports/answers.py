@@ -17,7 +17,7 @@ from diagnose.reports.words import MOST_BYTES, NOTE, plain, quoted, size
 from diagnose.timeline.drawing import label, lane_name, marks
 
 MOST_TEXT, MOST_ROWS = 300, 8  # Bytes of a text, and elements of a list, in a line of JSON (our choice).
-ENDING_BYTES = 100  # Kept for the sentence on what is left.
+ENDING_BYTES = 100  # Kept for the sentence on the lines that are left.
 MOST_MARKS = 100  # In a window of the timeline: shorter ones are joined until there are no more (our choice).
 MOST_SPOTS = 8  # Places of a finding on the timeline.
 
@@ -120,7 +120,7 @@ def tried(found: Report, start: int) -> str:
 
 
 def page(lines: Iterable[str], start: int, head: Sequence[str] = ()) -> str:
-    """As many lines as there is room for, from number `start` on (0 is the first), below those of `head`."""
+    """NOTE, `head`, and as many lines as MOST_BYTES allow from number `start` (0: the first); then which is next."""
     told = [NOTE, *head]
     room = MOST_BYTES - ENDING_BYTES - size("\n".join([*told, ""]))
     for number, line in enumerate(lines):
@@ -141,7 +141,7 @@ def _finding(one: RankedFinding) -> str:
 
 
 def _data(value: object) -> str:
-    """A value as JSON: each text is bounded and has nothing that cannot be seen, lists have their first elements."""
+    """A value as bounded JSON: MOST_ROWS elements of a list, or lines of a text; a text of several lines is a list."""
 
     def bounded(one: object) -> object:
         if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""A Diagnosis in at most forty lines: what a step is bound by, what to change first, what nobody could look at.
+"""A Diagnosis in at most forty lines: what a step is bound by, what to change first, what could not be checked.
 
 The terminal, Markdown, the page's head and agents show the same values.
 """
@@ -59,6 +59,7 @@ def of(diagnosis: Diagnosis) -> Brief:
 
 
 def _warning(diagnosis: Diagnosis) -> str:
+    """Rules failed, only one step was used, or long steps were not recorded: as one sentence; empty if nothing."""
     steps = diagnosis.steps
     if (failed := heading.incomplete(diagnosis)) or steps is None:
         return failed
@@ -87,6 +88,7 @@ def _doubt(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _epoch(diagnosis: Diagnosis) -> Iterator[str]:
+    """A sentence on time once per epoch outside of steps; nothing below TELLING of an epoch, or if it is not known."""
     epoch = None if diagnosis.steps is None else diagnosis.steps.epoch
     if epoch is None:
         return
@@ -154,10 +156,11 @@ _NOTES: Mapping[str, Callable[[Diagnosis], Iterable[str]]] = {
     "smaller findings": _small,
     "what could not be looked at": _unchecked,
 }
-"""In order: what comes last goes first where there is no room."""
+"""In order of importance: where there is no room, the last notes are left out first."""
 
 
 def _next(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    """Commands as `Brief.next` has them: `try` for a whole recording with a fix that can be tried, then --details."""
     path = shlex.quote(_path(diagnosis))
     whole = diagnosis.provenance.manifest is not None and diagnosis.conclusive
     if whole and any(fix.trial for one in diagnosis.findings for fix in one.fixes):
@@ -166,6 +169,7 @@ def _next(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
 
 
 def _path(diagnosis: Diagnosis) -> str:
+    """What commands name: the only trace, or the folder of several traces or of a recording with a manifest."""
     first = diagnosis.provenance.sources[0].path if diagnosis.provenance.sources else "PATH"
     many = len(diagnosis.provenance.sources) > 1 or diagnosis.provenance.manifest is not None
     return first.rpartition("/")[0] or "." if many else first

@@ -45,7 +45,7 @@ Item = tuple[str, str]  # First words, and the rest.
 
 
 def part_words(kind: PartKind, of: str) -> str:
-    """What a part of the step is."""
+    """The label of a part of the step. `of`: its kind of kernels or its cause, by name."""
     if kind is PartKind.COMPUTE:
         return f"compute: {of.replace('_', ' ')} kernels"
     if kind is PartKind.IDLE:
@@ -78,29 +78,30 @@ def _before_after(before_ns: int, after_ns: int) -> str:
 
 
 def settings(found: Comparison) -> list[Item]:
-    """What both sides tell and was set otherwise, in one line under the verdict; none if nothing was."""
+    """One item with all settings that differ and are known of both sides; [] if there are none."""
     told = [f"{one.name} {_values(one)}" for one in found.settings if None not in (one.before, one.after)]
     return [(f"Settings ({len(told)}):", "; ".join(told))] if told else []
 
 
 def causes(found: Comparison) -> Iterator[str]:
-    """A sentence on each change that makes up most of a difference that is there; none if there is none."""
+    """A sentence on each change of CAUSE_SHARE of the difference or more, largest first; none unless it is clear."""
     if found.verdict not in ("faster", "slower"):
         return
     whole = found.difference_ns.likely
     parts = [one for one in found.parts if one.kind is not PartKind.PROFILER]
-    changes = [(change, part) for part in parts for change in _told(part)]
+    changes = [(change, part) for part in parts for change in _details(part)]
     causing = [both for both in changes if both[0].ns * whole >= CAUSE_SHARE * whole**2]
     for change, part in sorted(causing, key=lambda both: -abs(both[0].ns))[:MOST_CAUSES]:
         name, of = (_name(change), f" ({part.what})") if change.what else (part.what, "")
         yield f"{signed(change.ns)}: {name}{_at(change)}: {how(change)}{of}"
 
 
-def _told(part: Part) -> list[Change]:
+def _details(part: Part) -> list[Change]:
     return [one for one in part.detail if one.change is not ChangeKind.REST] or [_as_change(part)]
 
 
 def _as_change(part: Part) -> Change:
+    """A whole part of the step as one change, for a part without details."""
     change = ChangeKind.LONGER if part.ns > 0 else ChangeKind.SHORTER
     if bool(part.before_ns) != bool(part.after_ns):
         change = ChangeKind.GONE if part.before_ns else ChangeKind.NEW
@@ -114,7 +115,7 @@ def _name(change: Change) -> str:
 
 
 def how(change: Change) -> str:
-    """What has changed, without its time."""
+    """How something changed, as a clause: the kind of change, calls per step, kernel names, shapes; not the time."""
     before, after = number(change.before_calls), number(change.after_calls)
     told = CHANGES[change.change]
     if change.change is ChangeKind.NEW and change.after_calls:
@@ -152,10 +153,10 @@ def _split(found: Comparison) -> tuple[list[Part], list[Part]]:
 
 
 def shown_parts(found: Comparison) -> list[tuple[str, int]]:
-    """(what, difference) of parts that have a row of their own, and of all others together."""
+    """(what, difference in ns per step) of parts that have a row of their own, and of all others together."""
     shown, rest = _split(found)
-    left = sum(one.ns for one in rest)
-    return [*((one.what, one.ns) for one in shown), *([("everything else", left)] if left else [])]
+    others = sum(one.ns for one in rest)
+    return [*((one.what, one.ns) for one in shown), *([("everything else", others)] if others else [])]
 
 
 def _parts(found: Comparison) -> Section:
@@ -173,6 +174,7 @@ def _row(label: str, before_ns: int, after_ns: int) -> Row:
 
 
 def _changes(found: Comparison) -> Section:
+    """A row per change of CHANGE_SHARE of the longer step or more, largest first, MOST_ROWS at most."""
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     changes = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
     rows = []
@@ -192,6 +194,7 @@ def _per(found: Comparison) -> Section:
 
 
 def _ranks(found: Comparison) -> Section:
+    """A row per rank of both sides whose compute time changed by CHANGE_SHARE of the step or more, largest first."""
     least, changed = CHANGE_SHARE * max(found.before_ns, found.after_ns), list[tuple[str, int, int]]()
     for one in found.ranks:
         before_ns, after_ns = one.before.computing_ns, one.after.computing_ns
@@ -203,6 +206,7 @@ def _ranks(found: Comparison) -> Section:
 
 
 def _groups(found: Comparison) -> Section:
+    """A row for waiting and for transfer of each group of ranks, if it changed by CHANGE_SHARE of the step."""
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     rows = [
         _row(f"{group.label}: {what}", before_ns, after_ns)

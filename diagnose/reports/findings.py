@@ -1,4 +1,4 @@
-"""What a report says of findings and of what was not found, as text: shared by the terminal, Markdown and the page."""
+"""Findings, and what could not be checked, as texts: the terminal, Markdown and the page share them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -44,29 +44,30 @@ class Entry(Struct, frozen=True):
 
 
 def worth(diagnosis: Diagnosis) -> list[tuple[int, RankedFinding]]:
-    """The findings worth a card, in order, each with its number."""
+    """(number, finding) of each finding with a card: all but minor ones, numbered from 1 in the Diagnosis' order."""
     return list(enumerate((finding for finding in diagnosis.findings if not finding.minor), start=1))
 
 
 def entries(diagnosis: Diagnosis) -> list[tuple[str, list[Entry]]]:
-    """The findings by heading, in order; headings without any are left out."""
+    """(heading, entries) in a report's order: findings by kind, LATER, RISKS; headings without any are left out."""
     shown = worth(diagnosis)
-    found = {
+    listed = {
         heading: [_entry(str(at), one, diagnosis) for at, one in shown if one.kind is kind]
         for kind, heading in HEADINGS.items()
     }
-    found[LATER] = [_entry("", one, diagnosis) for one in diagnosis.findings if one.hidden]
-    found[RISKS] = [_entry("", one, diagnosis) for one in diagnosis.risks]
-    return [(heading, some) for heading, some in found.items() if some]
+    listed[LATER] = [_entry("", one, diagnosis) for one in diagnosis.findings if one.hidden]
+    listed[RISKS] = [_entry("", one, diagnosis) for one in diagnosis.risks]
+    return [(heading, found) for heading, found in listed.items() if found]
 
 
-def _entry(at: str, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Entry:
+def _entry(label: str, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Entry:
+    """An entry with the number `label`; its change is the first fix's code if that is short, else its sentence."""
     saves, spread = _saves(one, diagnosis.step_ns or 1) if isinstance(one, RankedFinding) else ("", "")
     fix = one.fixes[0] if one.fixes else Fix("")
     code = tuple(fix.after.splitlines())
     is_code = 0 < len(code) <= MOST_CODE and len(fix.after) <= MOST_TEXT and not getattr(one, "per_sample", False)
     return Entry(
-        number=at,
+        number=label,
         title=one.title,
         code=one.code,
         saves=saves,
@@ -91,7 +92,7 @@ def _saves(one: RankedFinding, step_ns: int) -> tuple[str, str]:
 
 
 def _span(low_ns: int, high_ns: int, unit: str) -> str:
-    """A range in brackets, without units where both ends have that one; empty where both ends read the same."""
+    """`(low–high)`: without units if both ends have `unit`, the likely value's; empty where both ends read the same."""
     low, high = duration(low_ns), duration(high_ns)
     if low == high:
         return ""
@@ -106,7 +107,7 @@ class Card(Struct, frozen=True):
     number: int
     title: str
     code: str  # Of its rule: `diagnose rules show` has its page.
-    saving: str  # `40.9 ms (26.0 %)`, with "up to" where the replay explains too little. Empty of a risk.
+    saving: str  # `40.9 ms (26.0 %)`, with "up to" where it is an upper bound. Empty of a risk.
     kind: Kind
     detail: str  # Range, what it adds to those above, and what the estimate rests on.
     evidence: tuple[str, ...]
@@ -116,23 +117,23 @@ class Card(Struct, frozen=True):
 
 
 def cards(diagnosis: Diagnosis) -> list[Card]:
-    """The findings worth a card, in order."""
+    """A card per finding that has one, in order; where a part of a card fails, a bare one with title and saving."""
     return [
         attempt(f"a part of finding {at}", _bare(at, one), card, at, one, diagnosis) for at, one in worth(diagnosis)
     ]
 
 
 def risks(diagnosis: Diagnosis) -> list[Card]:
-    """What may end the run, in order."""
+    """A card per risk (what may end the run and costs no time now), numbered from 1 apart from the findings."""
     return [card(at, one, diagnosis) for at, one in enumerate(diagnosis.risks, start=1)]
 
 
 def card(at: int, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Card:
-    """Any one finding, or risk."""
+    """The card of a finding or a risk, with the number `at`."""
     if isinstance(one, ShownRisk):
-        ranks, kind, looks, saving, parts = one.ranks, Kind.FAULT, False, "", ["it costs no time now"]
+        ranks, kind, no_fix, saving, parts = one.ranks, Kind.FAULT, False, "", ["it costs no time now"]
     else:
-        ranks, kind, looks = one.where.ranks, one.kind, one.saving.basis is Basis.AT_MOST
+        ranks, kind, no_fix = one.where.ranks, one.kind, one.saving.basis is Basis.AT_MOST
         saving, parts = _short(one, diagnosis) + " per sample" * one.per_sample, list(_details(one))
     detail = "; ".join(filter(None, (*parts, _on(ranks, diagnosis))))
     return Card(
@@ -143,16 +144,17 @@ def card(at: int, one: RankedFinding | ShownRisk, diagnosis: Diagnosis) -> Card:
         kind=kind,
         detail=capital(detail),
         evidence=tuple(evidence.text for evidence in one.evidence),
-        fixes=tuple((fix, "where to look" if looks else safety(diagnosis, fix.safety)) for fix in one.fixes),
+        fixes=tuple((fix, "where to look" if no_fix else safety(diagnosis, fix.safety)) for fix in one.fixes),
         place=place(one.site) if one.site else "",
         confidence=f"{one.confidence.level.value} ({one.confidence.why})",
     )
 
 
 def _bare(at: int, one: RankedFinding) -> Card:
-    (low_ns, likely_ns, high_ns), sure = one.shown_ns, one.confidence.level.value
+    """The card of a finding of which a part failed: its title, likely saving, range and confidence."""
+    (low_ns, likely_ns, high_ns), level = one.shown_ns, one.confidence.level.value
     detail = f"Range {duration(low_ns)} to {duration(high_ns)}; the rest of this finding is left out"
-    return Card(at, one.title, one.code, duration(likely_ns), one.kind, detail, (), (), "", sure)
+    return Card(at, one.title, one.code, duration(likely_ns), one.kind, detail, (), (), "", level)
 
 
 def _details(one: RankedFinding) -> Iterator[str]:
@@ -178,7 +180,7 @@ def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
 
 
 def _short(one: RankedFinding, diagnosis: Diagnosis) -> str:
-    """The saving as a time and a share of the step; the upper end where that is a bound."""
+    """The likely saving as a time and a share of the step; of an upper bound its high end, after "up to"."""
     _, likely_ns, high_ns = one.shown_ns
     bounded, step_ns = one.saving.basis.is_bound, diagnosis.step_ns or 0
     ns = high_ns if bounded else likely_ns
@@ -186,7 +188,7 @@ def _short(one: RankedFinding, diagnosis: Diagnosis) -> str:
 
 
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(title, saving) of each minor finding."""
+    """(title, saving) of each minor finding that is not hidden: hidden ones are listed as LATER."""
     return [(one.title, _short(one, diagnosis)) for one in diagnosis.findings if one.minor and not one.hidden]
 
 
@@ -210,20 +212,20 @@ def _then(one: RankedFinding, then: tuple[int, int, int], diagnosis: Diagnosis) 
 
 
 def checked(diagnosis: Diagnosis) -> str:
-    """How many rules ended how."""
-    ended = Counter(outcome.outcome for outcome in diagnosis.outcomes)
+    """A sentence on how many rules were checked and how many ended in each way; empty if no rule ran."""
+    counts = Counter(outcome.outcome for outcome in diagnosis.outcomes)
     fixable = {finding.rule for finding in diagnosis.findings} | {risk.rule for risk in diagnosis.risks}
-    about = sum(outcome.outcome is OutcomeKind.FOUND and outcome.rule not in fixable for outcome in diagnosis.outcomes)
+    notes = sum(outcome.outcome is OutcomeKind.FOUND and outcome.rule not in fixable for outcome in diagnosis.outcomes)
     words = {
         **OUTCOMES,
-        OutcomeKind.FOUND: OUTCOMES[OutcomeKind.FOUND] + f" ({about} about the recording)" * bool(about),
+        OutcomeKind.FOUND: OUTCOMES[OutcomeKind.FOUND] + f" ({notes} about the recording)" * bool(notes),
     }
-    parts = [f"{ended[kind]} {words[kind]}" for kind in OUTCOMES if ended[kind]]
+    parts = [f"{counts[kind]} {words[kind]}" for kind in OUTCOMES if counts[kind]]
     return f"Checked {len(diagnosis.outcomes)} rules: {', '.join(parts)}." if diagnosis.outcomes else ""
 
 
 def not_checked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(what could not be looked at, codes of the rules for which), each once."""
+    """(what is missing, codes of the rules that need it: MOST_CODES at most) of each thing that is missing."""
     codes: dict[str, list[str]] = {}
     for outcome in diagnosis.outcomes:
         if outcome.outcome is OutcomeKind.CANNOT_TELL:
@@ -232,7 +234,7 @@ def not_checked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(what could not be looked at, how to record it and for which rules), a way to record once."""
+    """(what is missing, how to record it and which rules need it); things with the same way to record are joined."""
     hints, rules = {one.what: one.how_to_record_it for one in diagnosis.absent}, dict[str, list[str]]()
     for outcome in diagnosis.outcomes:
         if outcome.outcome is OutcomeKind.CANNOT_TELL:
@@ -266,7 +268,7 @@ _DONE = {
 
 
 def changes(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
-    """What the fix was replayed as, a sentence each."""
+    """A sentence per change that the fix makes to the recorded steps; changes that touch nothing are left out."""
     used = max(diagnosis.steps.used, 1) if diagnosis.steps else 1
     return [_change(change, used) for change in finding.changes if change.count]
 
@@ -309,5 +311,5 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
 
 
 def _exact(ns: int) -> str:
-    """With all digits that a sum needs to be seen to be right."""
+    """ns as ms with three decimals, so that a reader can check the subtraction."""
     return f"{ns / 1e6:,.3f} ms"

@@ -18,8 +18,8 @@ from diagnose.trace.manifest import Manifest
 from diagnose.trace.units import clipped, duration, rounded_share
 
 MOST_COMMAND, MOST_TITLE = 60, 80  # Characters of the command that ran, and of the title of an option.
-TELLING = 0.01  # Of a step: less of it that comes once an epoch, or by the profiler, is not named (our choice).
-BUSY = 0.8  # Of the step in which the GPU computes, from which on that is what bounds it (our choice).
+TELLING = 0.01  # Of the step: less profiler overhead, and less time once an epoch, is not named (our choice).
+BUSY = 0.8  # Share of the step that the GPU computes, from which on the step is GPU-bound (our choice).
 CAUSE = 0.1  # Of the step, from which on a cause bounds it (our choice).
 
 BOUND = {
@@ -44,7 +44,7 @@ ON_CPU = {
     TimeCause.LOADER: "data-loader-bound",
     TimeCause.OTHER_RANK: "bound by other ranks",
 }
-"""The same where the CPU trains."""
+"""What a step is called by its largest part where the CPU trains."""
 
 _ACTIVE = (TimeCause.COMMUNICATION, TimeCause.COPY)  # The GPU does something then, and does not compute.
 
@@ -77,6 +77,7 @@ def subject(diagnosis: Diagnosis) -> str:
 
 
 def _command(manifest: Manifest | None) -> str:
+    """The recorded command without the Python interpreter, clipped; empty without a manifest."""
     words = () if manifest is None else manifest.command
     if words[1:] and "python" in PurePath(words[0]).name:
         words = words[1:]
@@ -84,6 +85,7 @@ def _command(manifest: Manifest | None) -> str:
 
 
 def _recorded(steps: Steps | None) -> Iterator[str]:
+    """How many steps were used, recorded and timed, and the profiler's overhead if TELLING; nothing of a window."""
     if steps is None or steps.measure == Measure.WINDOW:
         return
     of = f" of {steps.recorded} recorded" * (steps.recorded != steps.used)
@@ -112,7 +114,7 @@ def unit(diagnosis: Diagnosis) -> str:
 
 
 def step_ns(diagnosis: Diagnosis) -> int:
-    """The step that all numbers of a report are of."""
+    """The step time in ns that shares and savings of a report refer to; 0 without steps."""
     if diagnosis.steps is None:
         return 0
     if diagnosis.job is not None and diagnosis.steps.unprofiled_step_time_ns is None:
@@ -184,12 +186,12 @@ def bar(diagnosis: Diagnosis) -> list[Segment]:
 
 
 def lost(diagnosis: Diagnosis) -> str:
-    """The gain as one paragraph."""
+    """The sentences of `gain` as one paragraph."""
     return " ".join(f"{one.removesuffix('.')}." for one in gain(diagnosis))
 
 
 def gain(diagnosis: Diagnosis) -> list[str]:
-    """What fixing the faults gives, then what the options add: one or two sentences."""
+    """What fixing the faults gives, then what the options add: one or two sentences; none if no rule ran."""
     if not diagnosis.outcomes or diagnosis.steps is None:
         return []
     if diagnosis.replay is None:
@@ -234,6 +236,7 @@ def _change(before: int, after: int, diagnosis: Diagnosis) -> str:
 
 
 def _no_fault(diagnosis: Diagnosis) -> str:
+    """The sentence in place of a gain: no fault was found, and how many rules could not look."""
     blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in diagnosis.outcomes)
     limit = f", but {blind} of {len(diagnosis.outcomes)} rules could not look (see NOTES)" * bool(blind)
     small = " of 1 % or more" * any(one.minor for one in diagnosis.findings)

@@ -1,4 +1,4 @@
-"""What a report says of ranks beside each other, as titled tables: of the job that they are, and of each of them."""
+"""Ranks side by side, as titled tables of a report: the job that they form, and each rank."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -34,17 +34,15 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
 
 
 def job_sections(diagnosis: Diagnosis) -> Iterator[Section]:
-    """The tables of the job, its critical path first; empty ones are left out."""
+    """The tables of the job, if there is one, its critical path first; then of the ranks. Empty ones are left out."""
     if diagnosis.job is not None:
         yield from with_rows(_TABLES, diagnosis.job)
     yield from with_rows({"ranks": _ranks}, diagnosis)
 
 
 def path_rows(job: JobSummary) -> list[tuple[str, int]]:
-    """What the job's critical path is made of, with its ns: the largest parts by themselves, the others by kind.
-
-    They add up to the step.
-    """
+    """(what, ns per step) of the job's critical path, longest first: the largest parts by themselves, the others by
+    kind. They add up to the step."""
     out, rows, rest = jobs.standing_out(job), list[tuple[str, int]](), defaultdict[JobPathKind, list[JobPathPart]](list)
     for one in job.critical_path:
         if len(rows) < MOST_PARTS and one.share >= jobs.LEAST_PART and not jobs.is_common(one, out):
@@ -68,7 +66,7 @@ def _path(job: JobSummary) -> Section:
 
 
 def _stages(job: JobSummary) -> Section:
-    """The stages of all pipelines: their ranks, the mean compute and waiting of these, and the slowest of them."""
+    """A row per stage, or stages that one rank has: its ranks, their mean compute and waiting per step, the slowest."""
     by_stages, ranks = defaultdict[tuple[int, ...], list[JobRank]](list), {rank.rank: rank for rank in job.ranks}
     for pipeline in job.pipelines:
         for one in pipeline:
@@ -94,7 +92,7 @@ def _mean(job: JobSummary) -> str:
 
 
 def _groups(job: JobSummary) -> Section:
-    """Calls, times and bandwidth of process groups and links; of many those that hold ranks up longest."""
+    """A row per group's operation, or link of two ranks; the MOST_GROUPS at most that hold ranks up longest."""
     shown = job.groups[:MOST_GROUPS]
     sized = any(one.bytes is not None for one in shown)
 
@@ -133,6 +131,7 @@ def _why_unmatched(one: JobUnmatched) -> str:
 
 
 def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
+    """A row per rank of `_shown`: its mean step or window, then the times of RANK_COLUMNS."""
     shown, note = _shown(job), ABOUT_RANKS
     if len(shown) < len(job.ranks):
         cut = f"{len(shown)} of {len(job.ranks):,} ranks: those that are waited for most, and that wait most."
@@ -143,7 +142,7 @@ def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
 
 
 def _shown(job: JobSummary) -> list[JobRank]:
-    """The ranks of a table in order; of many those that the step or others wait for, and that wait most."""
+    """The ranks of a table by number. Of many: 1/2 by time on the path, 1/4 as most awaited, 1/4 as waiting most."""
     if len(job.ranks) <= MOST_JOB_RANKS:
         return list(job.ranks)
     on_path = Counter[int]()
@@ -162,7 +161,7 @@ def _shown(job: JobSummary) -> list[JobRank]:
 
 
 def rank_cells(one: JobRank) -> tuple[str, ...]:
-    """How a rank spends its step, and how long others wait for it, together."""
+    """A rank's cells, as RANK_COLUMNS names them: times per step, `-` where unknown, `≥` where calls are unmatched."""
     least = "≥ " * bool(one.unmatched_ns)
     waits = ["-" if ns is None else f"{least}{duration(ns)}" for ns in (one.wait_ns, one.transfer_ns)]
     caused = "-" if one.compute_late_ns is None else duration(one.awaited_ns)
@@ -170,6 +169,7 @@ def rank_cells(one: JobRank) -> tuple[str, ...]:
 
 
 def _ranks(diagnosis: Diagnosis) -> Section:
+    """A row per rank: of a job its times; else step time, and shares of it or compute time, and waiting where known."""
     if diagnosis.job is not None:
         return _job_ranks(diagnosis, diagnosis.job)
     if len(diagnosis.ranks) < 2:

@@ -37,7 +37,7 @@ OwnTimes = Counter[tuple[int, JobPathKind]]  # ns of a rank by itself.
 
 
 def unit(job: JobSummary) -> str:
-    """What times are of."""
+    """What the job's times refer to."""
     return "step" if job.steps else "recorded window"
 
 
@@ -47,7 +47,7 @@ def operation(name: str) -> str:
 
 
 def ranks_told(ranks: Sequence[int], most: int = 6) -> str:
-    """Numbers of ranks, runs of them in short: "0 to 7", "0, 8, 16"."""
+    """Numbers of ranks: `0 to 7` of three or more in a row, else the first `most`: `0, 8, 16 and 5 more`."""
     if len(ranks) > 2 and all(b - a == 1 for a, b in pairwise(ranks)):
         return f"{ranks[0]} to {ranks[-1]}"
     more = f" and {len(ranks) - most:,} more" if len(ranks) > most else ""
@@ -66,14 +66,14 @@ def stages_told(stages: Sequence[int]) -> str:
 
 
 def group_label(one: JobGroup) -> str:
-    """What runs in a group, or two ranks."""
+    """What runs in a group and the group's name; of a link its two ranks."""
     if one.kind == "p2p":
         return f"rank {one.ranks[0]} → rank {one.ranks[1]}"
     return ", ".join(filter(None, (operation(one.operation), _named(one.name))))
 
 
 def group_place(job: JobSummary, one: JobGroup) -> str:
-    """Which ranks are in a group."""
+    """Which ranks are in a group; empty of a link, whose label names them."""
     return "" if one.kind == "p2p" else _members(job, one.ranks)
 
 
@@ -82,7 +82,7 @@ def _members(job: JobSummary, ranks: Sequence[int]) -> str:
 
 
 def _named(name: str) -> str:
-    """What a group is for; "" of names that torch.distributed gives by itself."""
+    """The name that the program gives a group; "" of one that torch.distributed gives by itself."""
     return clipped(name, 40) if name not in ("", "default_pg", "undefined") else ""
 
 
@@ -115,11 +115,10 @@ def _waited_for(job: JobSummary, part: JobPathPart) -> str:
 
 
 def standing_out(job: JobSummary) -> OwnTimes:
-    """Of ranks that keep others waiting by more compute, or more time on their host, how much more they take.
+    """By (rank, COMPUTE or HOST), the ns per step beyond the other ranks' median, of ranks that make others wait so.
 
-    Than the median of all other ranks, in ns, and beyond chance. Where waiting is not known, of all ranks on the
-    critical path.
-    """
+    It is more than chance, lies on the critical path, and is EXPLAINS of the mean waiting or more, where that is known.
+    Empty where ranks hardly wait."""
     waits, found = mean_wait_ns(job), Counter[tuple[int, JobPathKind]]()
     if len(job.ranks) < 2 or (waits is not None and waits < LITTLE * job.step_ns):
         return found
@@ -144,18 +143,18 @@ def _own_on_path(job: JobSummary) -> OwnTimes:
 
 
 def is_common(part: JobPathPart, out: OwnTimes) -> bool:
-    """Whether it is own time of a rank that takes no more than the others do; `out` is of those that do."""
+    """Whether a part of the path is own time of a rank that does not stand out; `out`: as of `standing_out`."""
     return part.what in OWN and (part.rank, part.what) not in out
 
 
 def mean_wait_ns(job: JobSummary) -> float | None:
-    """Waiting of the mean rank; None if nothing is known of any."""
+    """Mean ns per step that a rank waits, of ranks of which it is known; None if it is known of none."""
     known = [rank.wait_ns for rank in job.ranks if rank.wait_ns is not None]
     return sum(known) / len(known) if known else None
 
 
 def lost(job: JobSummary) -> str:
-    """How long ranks wait for each other."""
+    """A sentence on how long ranks wait for each other."""
     waits, whole = mean_wait_ns(job), job.step_ns
     if waits is None:
         return "For whom ranks wait is not known: their collectives could not be matched."
@@ -192,7 +191,7 @@ class Culprit(Struct, frozen=True):
 
 
 def culprit(job: JobSummary) -> Culprit | None:
-    """The one that stands out by most on the critical path, where ranks are known to wait for each other."""
+    """The rank and kind that stand out most on the critical path; None if none does, or if waiting is not known."""
     out, on_path = standing_out(job), _own_on_path(job)
     if not out or mean_wait_ns(job) is None:
         return None
@@ -217,7 +216,7 @@ def lead(job: JobSummary) -> list[str]:
 
 
 def clocks(job: JobSummary) -> str:
-    """How exactly times of different ranks compare."""
+    """A sentence on how exactly clocks of ranks were aligned; empty if there is no error to tell."""
     if not job.clock_error_ns:
         return ""
     return f"On the aligned clocks, ranks leave collectives {duration(job.clock_error_ns)} apart (median)."

@@ -42,12 +42,13 @@ def _body(found: Brief) -> Iterator[str]:
 
 
 def _listed(title: str, items: Iterable[str]) -> list[str]:
-    """A titled list; nothing of nothing."""
+    """A titled list of the items, escaped; no lines without items."""
     lines = [f"- {escaped(item)}" for item in items]
     return [f"### {title}", "", *lines, ""] if lines else []
 
 
 def _entry(one: Entry) -> Iterator[str]:
+    """A finding in brief as an item of a list: title and saving, place, evidence, then its change as code or words."""
     saves = f" **{escaped(one.saves)}**" if one.saves else ""
     number, title = f"{one.number}." if one.number else "-", escaped(f"{one.title} ({one.code})")
     yield f"{number} {title}{saves} {escaped(one.range)} {one.level}"
@@ -143,7 +144,7 @@ def _run_card(card: RunCard, details: bool) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """Text in which nothing means anything to Markdown or HTML, mentions nobody and links nowhere."""
+    """The text escaped for Markdown and HTML, so that it also mentions nobody and links nowhere."""
     return _ACTIVE.sub(r"\\\1", text).replace("@", "@\u200b").replace("://", ":\u200b//")
 
 
@@ -152,7 +153,7 @@ def tried(report: Report) -> str:
     lines = [f"**{escaped(trials.conclusion(report))}**", ""]
     if table := trials.all_of(report):
         heads = ["| Fix | Predicted | Measured | Losses | Verdict |", "|---|---|---|---|---|"]
-        lines += [*heads, *map(_tried, table), ""]
+        lines += [*heads, *map(_trial_row, table), ""]
     if report.baseline is not None:
         base = escaped(trials.as_it_is(report.baseline))
         lines += [f"{base}. Speed-ups are step times without and with the fix.", ""]
@@ -166,7 +167,7 @@ def tried(report: Report) -> str:
     return "\n".join([*lines, *(escaped(note) for note in report.notes)]).rstrip() + "\n"
 
 
-def _tried(one: Trial) -> str:
+def _trial_row(one: Trial) -> str:
     predicted, measured = trials.speed_ups(one)
     known = dict(trials.rows(one))
     losses = next((known[what] for what in ("losses", "updates", "outputs") if what in known), "")
@@ -214,7 +215,7 @@ _DETAILS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
 
 
 def shown_in_notebooks() -> type[Diagnosis]:
-    """The class of a Diagnosis, which is told from here how notebooks show it, as it knows no reports."""
+    """The class Diagnosis, given the method by which notebooks show it here, as contracts import no reports."""
     type.__setattr__(Diagnosis, "_repr_html_", notebook_html)
     return Diagnosis
 

@@ -52,7 +52,7 @@ def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
 
 
 def _row(one: RankedFinding, lane: int) -> int:
-    """A row for each finding and lane, as places in several lanes may overlap."""
+    """The thread id of a finding's spots in one lane: spots of several lanes may overlap, so each lane has its row."""
     return one.rank_order * MOST_LANES + lane
 
 
@@ -65,6 +65,7 @@ def _pid(shown: Timeline, lane: int) -> int:
 
 
 def _marks(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
+    """A complete event ("X", times in us) per mark of the table within these bounds, cut off at them."""
     for lane, start, dur, number, kind, count, _ in Marks.of(table).within(start_ns, end_ns).rows():
         name = label(shown, number, kind)
         yield {
@@ -79,6 +80,7 @@ def _marks(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Ite
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
+    """A complete event per spot of each finding, in the process of findings (pid 0)."""
     for finding in diagnosis.findings:
         args = {
             "evidence": [evidence.text for evidence in finding.evidence],

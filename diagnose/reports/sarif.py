@@ -43,10 +43,8 @@ class Place(Struct, frozen=True):
 
 
 class Checkout:
-    """The git checkout that a folder is in, or the folder itself, and what a recording names in it.
-
-    Of all that reports show, lines of these files alone are looked up in files.
-    """
+    """The git checkout that a folder is in, or the folder itself: finds the files that a recording names in it.
+    Lines of source are read from no files but these."""
 
     def __init__(self, manifest: Manifest | None, here: Path | None = None) -> None:
         """`here`: the working folder; None: the current one."""
@@ -56,10 +54,8 @@ class Checkout:
         self._lines = dict[Path, list[str]]()
 
     def place(self, site: Site) -> Place | None:
-        """The source line; None if its file is not in the checkout.
-
-        Profilers leave out the folders that Python finds modules in: the run's files are named in full.
-        """
+        """The source line; None if its file is not in the checkout. Profilers shorten names to what follows a folder of
+        sys.path, so files of the manifest that end in such a name are tried as well."""
         named = [source.file for source in self._manifest.sources if source.file.endswith(f"/{site.file.lstrip('./')}")]
         found = next(filter(None, map(self._inside, (site.file, *named))), None)
         return None if found is None else Place(self._name(found), max(site.line, 0), self._line(found, site.line))
@@ -67,8 +63,8 @@ class Checkout:
     @property
     def script(self) -> Place | None:
         """The file that ran; None if it is not in the checkout, or not known."""
-        told = [source.file for source in self._manifest.sources if source.script]
-        names = told or [word for word in self._manifest.command if word.endswith(".py")]
+        scripts = [source.file for source in self._manifest.sources if source.script]
+        names = scripts or [word for word in self._manifest.command if word.endswith(".py")]
         found = next(filter(None, map(self._inside, names)), None)
         return None if found is None else Place(self._name(found))
 
@@ -84,6 +80,7 @@ class Checkout:
         return path.relative_to(self._root).as_posix()
 
     def _line(self, path: Path, number: int) -> str:
+        """The text of a line, without indentation; empty if there is no such line."""
         if path not in self._lines:
             self._lines[path] = _read(path)
         lines = self._lines[path]
@@ -91,6 +88,7 @@ class Checkout:
 
 
 def _read(path: Path) -> list[str]:
+    """The file's lines; [] if it cannot be read, or is larger than LARGEST_BYTES."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_BYTES + 1)
@@ -105,14 +103,11 @@ def render(
     over: Collection[RankedFinding] = (),
     here: Path | None = None,
 ) -> str:
-    """The findings, or those of a Diagnosis with its risks, as one run.
-
-    The build fails for those that are `over`: their level is error. Source files are looked for in the checkout that
-    `here` is in, the working folder.
-    """
+    """One run with `findings`, or if that is None with all findings and risks of the Diagnosis; those in `over` have
+    the level error. Source files are looked up in the checkout that `here` is in; None: the working folder."""
     checkout = Checkout(diagnosis.provenance.manifest, here)
-    told = (diagnosis.findings, diagnosis.risks) if findings is None else (findings, ())
-    shown: list[RankedFinding | ShownRisk] = [*told[0], *told[1]]
+    listed = (diagnosis.findings, diagnosis.risks) if findings is None else (findings, ())
+    shown: list[RankedFinding | ShownRisk] = [*listed[0], *listed[1]]
     fallback, driver = _fallback(diagnosis, checkout), _driver(diagnosis)
     indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
     run = {
@@ -140,13 +135,13 @@ def _rule(about: RulePage, family: str) -> dict[str, Any]:
         "name": about.rule,
         "shortDescription": {"text": about.title},
         "fullDescription": {"text": about.summary or about.title},
-        "help": {"text": _plain(about), "markdown": _markdown(about)},
+        "help": {"text": _page_text(about), "markdown": _page_markdown(about)},
         **({} if link is None else {"helpUri": link}),
         "properties": {"tags": ["performance", family]},
     }
 
 
-def _markdown(about: RulePage) -> str:
+def _page_markdown(about: RulePage) -> str:
     parts = [f"**{about.title}** (`{about.rule}`, {about.code})", about.summary]
     parts += [f"*{head}*\n\n{text}" for head, text in _sections(about)]
     if about.thresholds:
@@ -159,7 +154,7 @@ def _sections(about: RulePage) -> list[tuple[str, str]]:
     return [(head, about.sections[head]) for head in SECTIONS if about.sections.get(head)]
 
 
-def _plain(about: RulePage) -> str:
+def _page_text(about: RulePage) -> str:
     parts = [about.summary, *map("\n".join, _sections(about))]
     parts += [f"{threshold.name} = {threshold.value:g}: {threshold.reason}" for threshold in about.thresholds]
     return "\n\n".join(filter(None, parts)) or about.title
@@ -252,15 +247,15 @@ def _text(shown: Card) -> str:
 
 
 def _fingerprint(rule: str, site: Site | None, place: Place | None) -> str:
-    """Of the rule, the file, the function and the line's text: the same in the next run, though lines above it were
-    added, and though it saves more or less then."""
+    """A hash of the rule, file, function and text of the line: it stays the same when lines are added above it, or when
+    the finding saves more or less."""
     file = "" if site is None else site.file if place is None else place.path
     parts = (rule, file, "" if site is None else site.function, "" if place is None else place.text)
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
 
 
 def _numbered(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results, each fingerprint with a count of those before it that are equal."""
+    """The results, with `:N` behind each fingerprint: it is the Nth result that has it. Changes them in place."""
     seen = Counter[str]()
     for result in results:
         code = result["partialFingerprints"][FINGERPRINT]

@@ -51,22 +51,22 @@ def of_rank(diagnosis: Diagnosis) -> Iterator[Section]:
     return with_rows(_TABLES, diagnosis)
 
 
-def with_rows(tables: Mapping[str, Callable[[T], Section]], told: T) -> Iterator[Section]:
-    """The tables, by the name of each, that have rows."""
+def with_rows(tables: Mapping[str, Callable[[T], Section]], source: T) -> Iterator[Section]:
+    """Sections with rows, in order; one that fails is left out. `tables`: how to make each of `source`, by name."""
     for name, make in tables.items():
-        section = attempt(f"the table of {name}", NO_SECTION, make, told)
+        section = attempt(f"the table of {name}", NO_SECTION, make, source)
         if section.rows:
             yield section
 
 
 def timed(label: str, ns: int, whole: int, *more: str, site: Site | None = None) -> Row:
-    """A row of a time with its share, and a bar of that."""
+    """A row of `ns` with its share of `whole`, as text and as a bar; then the cells `more`."""
     cells = (duration(ns), share(ns, whole), *more)
     return Row(label, cells, ns / whole if whole else 0.0, place(site) if site else "")
 
 
 def total(label: str, ns: int) -> Row:
-    """The row of all."""
+    """The row of the whole time, which is 100 %."""
     return Row(label, (duration(ns), share(1, 1)))
 
 
@@ -88,12 +88,13 @@ def _whole(diagnosis: Diagnosis) -> str:
 def _table(
     diagnosis: Diagnosis, title: str, rows: Sequence[Row], *columns: str, note: str = "", words: bool = False
 ) -> Section:
+    """A section whose first cell after the label is a time: per step, or of the window where no steps are marked."""
     per = "time" if _is_window(diagnosis) else "per step"
     return Section(title, ("", per, *columns), rows, note, words)
 
 
 def _count(calls: int, diagnosis: Diagnosis) -> str:
-    """How often something occurred per step, as its time is; `calls` is in all used steps."""
+    """Calls per step as text, from `calls` in all used steps; all of them where there are no steps."""
     return number(calls / max(diagnosis.steps.used, 1)) if diagnosis.steps is not None else f"{calls:,}"
 
 
@@ -161,6 +162,7 @@ def _host(diagnosis: Diagnosis) -> Section:
 
 
 def _input_and_launches(diagnosis: Diagnosis) -> Section:
+    """A sentence on each of these that was recorded: data loader, launches, driver allocation, memory per device."""
     rows, per = dict[str, str](), "" if _is_window(diagnosis) else " per step"
     if (wait := diagnosis.input) is not None:
         process = " in this process" if infers(diagnosis) else " in the training process"
@@ -185,23 +187,24 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
 
 
 def _flops(diagnosis: Diagnosis) -> Section:
+    """A row per data type: FLOP per step, rate, the device's peak rate, their ratio; at the end all with the MFU."""
     found = diagnosis.flops
     if found is None:
         return NO_SECTION
     rows, step_s = [], _base_ns(diagnosis) / 1e9
     for one in found.types:
         peak, achieved = one.peak_flops_per_s, one.flops / step_s
-        of_peak = ("unknown", "-") if peak is None else (_flops_told(peak, "FLOP/s"), share(achieved, peak))
-        cells = (_flops_told(one.flops, "FLOP"), _flops_told(achieved, "FLOP/s"), *of_peak)
+        of_peak = ("unknown", "-") if peak is None else (_flops_text(peak, "FLOP/s"), share(achieved, peak))
+        cells = (_flops_text(one.flops, "FLOP"), _flops_text(achieved, "FLOP/s"), *of_peak)
         rows.append(Row(one.dtype or "type unknown", cells))
     if len(rows) > 1 or found.mfu is None:
         mfu = "-" if found.mfu is None else share(found.mfu, 1)
-        rows.append(Row("all", (_flops_told(found.flops, "FLOP"), _flops_told(found.flops_per_s, "FLOP/s"), "", mfu)))
+        rows.append(Row("all", (_flops_text(found.flops, "FLOP"), _flops_text(found.flops_per_s, "FLOP/s"), "", mfu)))
     note = " ".join(_about_flops(found))
     return _table(diagnosis, "Achieved FLOP/s and MFU", rows, "achieved", "peak", "MFU", note=note)
 
 
-def _flops_told(value: float, unit: str) -> str:
+def _flops_text(value: float, unit: str) -> str:
     return f"{three_digits(value / 1e12)} T{unit}" if value >= 1e11 else f"{three_digits(value / 1e9)} G{unit}"
 
 
@@ -222,7 +225,7 @@ def _about_flops(found: AchievedFlops) -> Iterator[str]:
 
 def _kernels(diagnosis: Diagnosis) -> Section:
     def row(kernel: Kernel) -> Row:
-        """With what it is: its kind, what it multiplies in, and whether on tensor cores."""
+        """A kernel's row; its last cell has its kind, data type, and whether it runs on tensor cores."""
         unit = {True: "tensor cores", False: "no tensor cores", None: ""}[kernel.tensor_cores]
         what = " ".join(filter(None, (kernel.kind.value, kernel.dtype, unit)))
         name, calls = kinds.short_name(kernel.name, 44), _count(kernel.calls, diagnosis)
@@ -274,6 +277,7 @@ def _communication(diagnosis: Diagnosis) -> Section:
 
 
 def _ops(diagnosis: Diagnosis) -> Section:
+    """The longest ops on the CPU, where no GPU was recorded; else nothing: then kernels are shown."""
     if diagnosis.breakdown is not None:
         return NO_SECTION
     rows = [

@@ -24,7 +24,7 @@ def printed(parts: Iterable[RenderableType], width: int, color: bool) -> str:
 
 
 def title(text: str) -> Text:
-    """The title of a part."""
+    """The title of a part of the report, after an empty line."""
     return Text(f"\n{text}", style="bold cyan")
 
 
@@ -34,7 +34,7 @@ def line(label: str, rest: str = "") -> Text:
 
 
 def following(command: str, what: str) -> Text:
-    """What to run next."""
+    """`Next:` with a command, and what it does."""
     return Text.assemble("Next: ", (command, "cyan"), (f"  {what}", "dim"))
 
 
@@ -44,7 +44,7 @@ def saving_title(name: Text, saving: str) -> Text:
 
 
 def numbered(number: int, lines: Sequence[RenderableType], of: int) -> RenderableType:
-    """One of so many cards."""
+    """A card with its number; an empty line is below all but the last, number `of`."""
     return indented(_hanging([(f"{number}.", Group(*lines))]), below=int(number < of))
 
 
@@ -66,18 +66,18 @@ def _hanging(rows: Iterable[tuple[str, RenderableType]]) -> RenderableType:
 
 
 def indented(one: RenderableType, below: int = 0) -> RenderableType:
-    """With two columns beside it, and so many lines below."""
+    """Indented by two columns, with `below` empty lines after it."""
     return Padding(one, (0, 0, below, 2))
 
 
 def code(text: str, width: int) -> Iterator[str]:
     """Lines of code; the comment of one that is too long goes on a line before it, so that none breaks."""
     for written in text.splitlines():
-        told, _, comment = written.partition("  # ")
-        if comment and told.strip() and len(written) > width:
-            indent = told[: len(told) - len(told.lstrip())]
+        statement, _, comment = written.partition("  # ")
+        if comment and statement.strip() and len(written) > width:
+            indent = statement[: len(statement) - len(statement.lstrip())]
             yield from (f"{indent}# {part}" for part in textwrap.wrap(comment, max(width - len(indent) - 2, 20)))
-            yield told
+            yield statement
         else:
             yield written
 
@@ -105,7 +105,7 @@ def section(shown: Section, width: int) -> RenderableType:
 
 
 def _label_room(shown: Section, width: int, bars: bool) -> int:
-    """Columns left for the label when every other cell is shown whole."""
+    """Columns for the label, 12 at least, when every other cell is shown whole; words take WORDS_WIDTH at most."""
     cells = zip(shown.columns[1:], *(row.cells for row in shown.rows), strict=False)
     widths = [max(map(len, column)) for column in cells]
     if shown.words:

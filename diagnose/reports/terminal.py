@@ -34,11 +34,9 @@ _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Sever
 def render(
     diagnosis: Diagnosis, width: int = 80, color: bool = False, details: bool = False, minor: bool = False
 ) -> str:
-    """The report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked.
-
-    In brief it has at most MOST_LINES lines, that of a job MOST_JOB_LINES. `details`: with all evidence, tables and
-    notes. `minor`: with findings that save little as well.
-    """
+    """The report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked. In brief it has
+    at most MOST_LINES lines, or MOST_JOB_LINES for a job; `details`: with all evidence, tables and notes. `minor`:
+    with findings under 1 % of the step as well."""
     width = min(width, MOST_WIDTH)
     with failures.collected() as lost:
         found = failures.attempt("the report in brief", brief.NOTHING, brief.of, diagnosis)
@@ -64,7 +62,7 @@ def _head(found: Brief, width: int) -> list[Text]:
 
 
 def _wrapped(text: str, width: int, indent: str = "", style: str = "", hang: str = "") -> list[Text]:
-    """The text in lines, those after the first indented by `hang` more."""
+    """Lines of at most `width` columns: each begins with `indent`, those after the first with `hang` as well."""
     after = indent + text[: len(text) - len(text.lstrip())] + hang
     whole = text.replace(" %", "\xa0%")
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=after, break_on_hyphens=False)
@@ -72,7 +70,7 @@ def _wrapped(text: str, width: int, indent: str = "", style: str = "", hang: str
 
 
 def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
-    """The step as a bar of `width // 2` characters, and its legend, below it if it does not fit beside it."""
+    """The step as a bar of `width // 2` characters, with a legend beside it, or below if it does not fit."""
     whole = sum(part.ns for part in parts)
     if not whole:
         return []
@@ -90,10 +88,10 @@ def _bar(parts: Sequence[Segment], width: int) -> list[Text]:
 
 
 def _body(found: Brief, width: int, most: int) -> list[Text]:
-    """Findings and notes in at most `most` lines: first notes are cut, then details of findings, then findings."""
+    """Findings and notes in `most` lines; at least one of each: notes are cut first, then details, then findings."""
     count, notes = sum(len(some) for _, _, some in found.lists), len(found.notes)
     few, fewest = min(notes, FEW_NOTES), min(notes, 1)
-    tries = [(count, count, left, True) for left in range(notes, few, -1)]
+    tries = [(count, count, kept, True) for kept in range(notes, few, -1)]
     tries += [(in_full, count, few, True) for in_full in range(count, 0, -1)]
     tries += [(1, shown, fewest, False) for shown in range(count, 0, -1)]
     made = (_lines(found, width, *one) for one in tries or [(0, 0, notes, False)])
@@ -101,9 +99,8 @@ def _body(found: Brief, width: int, most: int) -> list[Text]:
 
 
 def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int, changes: bool) -> list[Text]:
-    """The first `in_full` findings in full, `shown` in all, and so many notes. `changes`: the others, too, have their
-    change if it is one line.
-    """
+    """The first `shown` findings, the first `in_full` of them in full, and the first `notes` notes. `changes`: faults
+    that are not in full still show their fix, if it is one line."""
     lines, at = list[Text](), 0
     for name, about, some in found.lists:
         if at < shown:
@@ -112,16 +109,16 @@ def _lines(found: Brief, width: int, in_full: int, shown: int, notes: int, chang
         for one in some[: max(shown - at, 0)]:
             lines += _entry(one, width, name, at < in_full, changes)
             at += 1
-    left = sum(len(some) for _, _, some in found.lists) - at
-    lines += [Text(f"  {left} more: --details", style="dim")] * bool(left)
+    omitted = sum(len(some) for _, _, some in found.lists) - at
+    lines += [Text(f"  {omitted} more: --details", style="dim")] * bool(omitted)
     if notes:
         lines += [Text(), Text("NOTES", style="bold cyan")]
         lines += [line for note in found.notes[:notes] for line in _wrapped(note, width, "  ", hang="  ")]
     return lines
 
 
-def _entry(one: Entry, width: int, name: str, in_full: bool, changes: bool) -> list[Text]:
-    """A finding: one line with what it saves; in full also where, the evidence, and the change."""
+def _entry(one: Entry, width: int, heading: str, in_full: bool, changes: bool) -> list[Text]:
+    """A finding: a line with what it saves; in full also its place, evidence (not of options and LATER) and change."""
     saves = f"{one.saves} {one.range}".strip()
     right = "  ".join(filter(None, (saves.ljust(SAVES_WIDTH), one.level.ljust(6), one.code.ljust(4)))).rstrip()
     title = units.clipped(one.title, width - 5)
@@ -129,25 +126,25 @@ def _entry(one: Entry, width: int, name: str, in_full: bool, changes: bool) -> l
     gap = width - len(left) - len(right)
     lines = [Text.assemble((left, "bold"), " " * max(gap, 0))]
     if gap >= 2:
-        lines[0].append(right, style="green" if name == findings.FAULTS else "")
+        lines[0].append(right, style="green" if heading == findings.FAULTS else "")
     else:
         lines.append(Text(" " * max(width - len(right), 5) + right))
-    if not in_full and (name != findings.FAULTS or not changes or len(one.change) > 1):
+    if not in_full and (heading != findings.FAULTS or not changes or len(one.change) > 1):
         return lines
     if in_full and one.place:
         lines.append(Text("     " + units.clipped_left(one.place, width - 5), style="cyan"))
-    if in_full and name in (findings.FAULTS, findings.LOOK, findings.RISKS):
+    if in_full and heading in (findings.FAULTS, findings.LOOK, findings.RISKS):
         lines += _wrapped(one.evidence, width, "     ")
     hang = "    " if one.is_code else ""
     return [*lines, *(part for line in one.change for part in _wrapped(line, width, "   > ", "magenta", hang))]
 
 
 def _next(found: Brief, width: int, details: bool = False) -> list[Text]:
-    """The commands, with an ellipsis for a path that does not fit on the line; not for what is already there."""
-    some = [one for one in found.next if not (details and "--details" in one[0])]
-    commands = [command + (path if len(command + path) + 7 <= width else "…") for command, path, _ in some]
-    room, lines = max(map(len, commands), default=0), [Text()] * bool(some)
-    for at, (command, (_, _, what)) in enumerate(zip(commands, some, strict=True)):
+    """Lines with the commands to run next, `…` for a path that does not fit. `details`: without --details."""
+    offered = [one for one in found.next if not (details and "--details" in one[0])]
+    commands = [command + (path if len(command + path) + 7 <= width else "…") for command, path, _ in offered]
+    room, lines = max(map(len, commands), default=0), [Text()] * bool(offered)
+    for at, (command, (_, _, what)) in enumerate(zip(commands, offered, strict=True)):
         line = f"{'Next:' if at == 0 else '':<6} {command}"
         lines.append(Text(f"{line:<{7 + room}}   {what}" if 10 + room + len(what) <= width else line))
     return lines
@@ -161,6 +158,7 @@ def _fixes(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 
 def _cards(title: str, some: list[Card], of: int, width: int) -> Iterator[RenderableType]:
+    """A titled list of cards; nothing of none. `of`: the number of the last card, below which is no blank line."""
     if some:
         yield shapes.title(title)
         yield from (_card(card, of, width) for card in some)
@@ -285,7 +283,7 @@ def watched(found: WatchedRun, width: int = 80, color: bool = False, details: bo
 
 
 def _run_in_brief(found: WatchedRun, width: int) -> Iterator[RenderableType]:
-    """A watched run in at most MOST_OF_RUN lines: findings in full as far as they fit, then how many are left out."""
+    """A watched run in at most MOST_OF_RUN lines: as many findings as fit, then the titles of those left out."""
     cards = watched_run.cards(found)
     lines = [Text(line, style=style) for text, style in _run_head(found) for line in textwrap.wrap(text, width)]
     shown = 0
@@ -302,6 +300,7 @@ def _run_in_brief(found: WatchedRun, width: int) -> Iterator[RenderableType]:
 
 
 def _brief_run_card(at: int, card: RunCard, width: int) -> Iterator[Text]:
+    """A finding of a watched run in brief: its title, the first evidence and the change, in five lines at most."""
     title = units.clipped(f"{at}. {card.title}", width - len(card.saving) - len("  saves ") * bool(card.saving))
     yield shapes.saving_title(Text(title, style="bold"), card.saving)
     for first, text in (("   ", card.evidence[0]), ("   > ", card.change)):

@@ -28,10 +28,10 @@ VERDICTS = {
     "inconclusive": "inconclusive",
 }
 
-TWICE = 1.995  # As fast, as two decimals have it: from there on a factor is easier to read than a percentage.
+TWICE = 1.995  # Speed-up that two decimals show as 2.00: from here on it is written as a factor, not in percent.
 
 CONFIRMS = {"keep": "confirmed", "inconclusive": "not confirmed yet", "no_gain": "not confirmed"}
-"""Of all that is kept, in separate runs."""
+"""Words for verdicts on all kept fixes together, measured again in separate runs."""
 
 LOSSES = {
     "same": "identical for {count} steps",
@@ -42,7 +42,7 @@ LOSSES = {
 
 
 def render(report: Report, details: bool = False, width: int = WIDTH) -> str:
-    """All of it, or the largest speed-ups in 25 lines at most; ending in a newline."""
+    """All measurements, or without `details` the conclusion and the largest speed-ups in brief; ending in a newline."""
     if not details:
         return "".join(f"{line}\n" for line in _in_brief(report, min(width, WIDTH)))
     lines = [] if report.baseline is None else [as_it_is(report.baseline), ""]
@@ -55,6 +55,7 @@ def render(report: Report, details: bool = False, width: int = WIDTH) -> str:
 
 
 def _in_brief(report: Report, width: int) -> Iterator[str]:
+    """The conclusion, the baseline, MOST_ROWS trials at most, those not tried, notes, and what to run next."""
     yield from textwrap.wrap(conclusion(report), width, max_lines=4)
     if report.baseline is not None:
         yield from textwrap.wrap(f"{as_it_is(report.baseline)}.", width)
@@ -85,7 +86,7 @@ def as_it_is(base: Baseline) -> str:
 
 
 def conclusion(report: Report) -> str:
-    """What to keep, and what is not known yet."""
+    """Sentences on which fixes to keep, and which are not decided yet."""
     if not report.trials:
         return "No fix was tried."
     undecided = [trial for trial in report.trials if trial.verdict == "inconclusive"]
@@ -122,7 +123,7 @@ def brief(one: Trial) -> str:
 
 
 def verdict(one: Trial) -> str:
-    """In words."""
+    """The verdict in words; of a trial that confirms kept fixes in separate runs in its own."""
     return CONFIRMS.get(one.verdict, VERDICTS[one.verdict]) if one.confirms else VERDICTS[one.verdict]
 
 
@@ -133,7 +134,7 @@ def name(one: Trial) -> str:
 
 
 def rows(one: Trial) -> Iterator[tuple[str, str]]:
-    """(what, value) of all that is known of a trial."""
+    """(what, value as text) of all that is known of a trial; what is not known is left out."""
     pairs, added = _pairs(one), " + ".join(map(str, one.on_top_of))
     samples = "" if one.batch_factor == 1 else f" per sample (batch {one.batch_factor}x as large)"
     pays = "" if one.pays_after_steps is None else f"; pays off after {one.pays_after_steps:,} steps"
@@ -155,7 +156,7 @@ def rows(one: Trial) -> Iterator[tuple[str, str]]:
 
 
 def all_of(report: Report) -> list[Trial]:
-    """Those of single fixes, then that of several."""
+    """The trials of single fixes, then the one of several fixes together, if there is one."""
     return [*report.trials, *([] if report.together is None else [report.together])]
 
 
@@ -203,7 +204,7 @@ def factors(found: Range, what: str = "95 % interval") -> str:
 
 
 def speed_ups(one: Trial) -> tuple[str, str]:
-    """Predicted and measured; empty where there is none."""
+    """The predicted and the measured speed-up as text; empty where there is none."""
     predicted = "" if one.predicted is None else factors(one.predicted, "range")
     return predicted, "" if one.found is None else factors(one.found)
 
@@ -227,14 +228,14 @@ COLUMNS = (
     "In range: the measured speed-up lies within the predicted range.",
     "Median: measured gain divided by predicted gain (logarithms of speed-ups).",
 )
-"""What they are, a sentence each."""
+"""What some columns of HEADS mean, a sentence each."""
 
 
 def ledger_text(report: LedgerReport) -> str:
-    """All of it, ending in a newline."""
+    """The ledger as text: a table per device with a row per rule, and notes on the file. Ends in a newline."""
     lines = list[str]()
     for device, some in groupby(report.rules, key=lambda one: one.device):
-        lines += [f"On {device or 'an unknown device'}:", *_table(list(some)), ""]
+        lines += [f"On {device or 'an unknown device'}:", *_rule_table(list(some)), ""]
     if report.rules:
         lines += [*COLUMNS, ""]
     if report.file is None:
@@ -251,8 +252,9 @@ def ledger_text(report: LedgerReport) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(some: Sequence[RuleTrials]) -> Iterator[str]:
-    rows = [HEADS, *(_row(one) for one in some)]
+def _rule_table(some: Sequence[RuleTrials]) -> Iterator[str]:
+    """Lines of a table with HEADS and a row per rule: numbers to the right, the rule and its verdicts to the left."""
+    rows = [HEADS, *(_rule_row(one) for one in some)]
     widths = [max(len(row[k]) for row in rows) for k in range(len(HEADS))]
     for row in rows:
         first, *numbers, words = row
@@ -260,7 +262,7 @@ def _table(some: Sequence[RuleTrials]) -> Iterator[str]:
         yield "  " + "  ".join([*cells, words]).rstrip()
 
 
-def _row(one: RuleTrials) -> tuple[str, ...]:
+def _rule_row(one: RuleTrials) -> tuple[str, ...]:
     return (
         one.rule,
         *map(str, (one.trials, one.measured, one.compared, one.held)),
@@ -270,7 +272,7 @@ def _row(one: RuleTrials) -> tuple[str, ...]:
 
 
 def patched(patch: Patch, diagnosis: Diagnosis) -> str:
-    """What a patch does, beside its diff: all of it, ending in a newline."""
+    """What a patch does, beside its diff: each fix in it, fixes to make by hand, notes. Ends in a newline."""
     lines = [line for fix in patch.fixes for line in (*_patched(fix, diagnosis), "")]
     lines += ["Not in the diff:", ""] * bool(patch.by_hand)
     lines += [line for other in patch.by_hand for line in (*_by_hand(other), "")]
@@ -285,6 +287,7 @@ def patched(patch: Patch, diagnosis: Diagnosis) -> str:
 
 
 def _patched(one: PatchedFix, diagnosis: Diagnosis) -> Iterator[str]:
+    """Lines on a fix in the diff: the lines it changes, its predicted saving, what a trial measured, its safety."""
     yield f"{one.finding.rank_order}. {one.finding.rule}"
     yield from _labelled("fix", one.fix.do)
     for label, place in zip_longest(["changes"], dict.fromkeys(one.places), fillvalue=""):
@@ -312,6 +315,7 @@ def _by_hand(one: FixByHand) -> Iterator[str]:
 
 
 def _labelled(label: str, text: str) -> list[str]:
+    """The label, and beside it the text in lines of WIDTH columns."""
     if not text:
         return [label]
     return textwrap.wrap(text, WIDTH, initial_indent=f"   {label:<11}", subsequent_indent=" " * 14)

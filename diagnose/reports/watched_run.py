@@ -140,7 +140,7 @@ class RunCard(Struct, frozen=True):
 
 
 def cards(found: WatchedRun) -> list[RunCard]:
-    """All findings, in order. Shares are of the longest rank; with earlier attempts from the start of the first one."""
+    """A card per finding, in order. Shares are of the longest rank's time, or of that since the first attempt began."""
     first = found.ranks[0]
     began_ns = min([first.started_unix_ns, *(one.started_unix_ns for one in found.attempts)])
     length_ns = first.started_unix_ns + first.length_ns - began_ns
@@ -149,16 +149,17 @@ def cards(found: WatchedRun) -> list[RunCard]:
 
 
 def _card(one: RunFinding, length_ns: int, ranks_known: int) -> RunCard:
+    """A finding in words. `length_ns`: of the run, for shares; `ranks_known`: how many ranks have a log."""
     low, likely, high = one.saving.low_ns, one.saving.likely_ns, one.saving.high_ns
     low_share, share, high_share = (min(100 * ns / max(length_ns, 1), 100.0) for ns in (low, likely, high))
     costs = one.saving.basis is not RunBasis.NONE
-    told = "" if low == high else f" ({_estimate(low)} to {_estimate(high)})"
+    span = "" if low == high else f" ({_estimate(low)} to {_estimate(high)})"
     on = f"On {ranks(one.ranks)}. " if 0 < len(one.ranks) < ranks_known else ""
     bound = one.kind == RECORDED and one.saving.basis is RunBasis.AT_MOST
     basis = "upper bound" if bound else BASES[one.saving.basis]
     return RunCard(
         one.title,
-        f"{_estimate(likely)}{told}, {two_digits(share)} %" if costs else "",
+        f"{_estimate(likely)}{span}, {two_digits(share)} %" if costs else "",
         tuple(evidence.text for evidence in one.evidence),
         one.change,
         f"{on}Saving: this fix alone, {basis}." if costs else on.strip(),
@@ -171,12 +172,12 @@ def _estimate(ns: int) -> str:
 
 
 def others(found: WatchedRun) -> list[str]:
-    """By which rules nothing is found, and which could not look."""
+    """Sentences on the rules that found nothing, and on those that could not look."""
     return [f"{label} {what}." for label, what in left_out(found, [])]
 
 
 def left_out(found: WatchedRun, rest: Sequence[RunCard]) -> Iterator[tuple[str, str]]:
-    """What a report without details names only: findings that it does not show, and the other rules."""
+    """(label, names) of the findings in `rest`, of rules that found nothing, and of rules that could not look."""
     if rest:
         yield f"{len(rest)} more:", "; ".join(f"{one.title}{f': {one.saving}' if one.saving else ''}" for one in rest)
     by_why = dict[str, list[str]]()
@@ -255,6 +256,7 @@ _BESIDE = {"step": "step", "loader": "data", "forward": "forward", "backward": "
 
 
 def _ranks(found: WatchedRun) -> Section:
+    """A row per rank: its steps and time, and the mean time per step of each phase that any rank has."""
     shown = found.ranks[:MOST_RANKS]
     phases = [{one.phase: one for one in run.phases} for run in shown]
     columns = [name for name in _BESIDE if any(name in some for some in phases)]

@@ -27,27 +27,28 @@ class Check(Struct, frozen=True):
 
     code: str
     run: Callable[..., Verdicts]
-    needs: tuple[str, ...]
-    wishes: tuple[str, ...]  # Facts it cannot do without, and those that are None where the recording lacks them.
+    needs: tuple[str, ...]  # Facts it cannot do without.
+    wishes: tuple[str, ...]  # Facts that are None where the recording lacks them.
     known: Mapping[str, Callable[..., object]]  # What it can ask for, by name.
 
     @property
     def of_run(self) -> bool:
-        """It asks for facts of a watched run, not of recorded steps."""
+        """Whether it asks for facts of a watched run, not of recorded steps."""
         return self.known is RUN_FACTS
 
 
 def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
     """Make a function a rule. `code` is its short name (`DL02`), by which `--select` and `--ignore` also know it."""
-    return partial(_made, code, FACTS)
+    return partial(_check, code, FACTS)
 
 
 def run_rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
     """As `rule`, on the log of a whole run."""
-    return partial(_made, code, RUN_FACTS)
+    return partial(_check, code, RUN_FACTS)
 
 
-def _made(code: str, known: Mapping[str, Callable[..., object]], run: Callable[..., Verdicts]) -> Check:
+def _check(code: str, known: Mapping[str, Callable[..., object]], run: Callable[..., Verdicts]) -> Check:
+    """The Check of a function: its parameters are the facts that it asks for. Raises RuleError if one is no fact."""
     parameters = inspect.signature(run).parameters.values()
     if any(parameter.name not in known for parameter in parameters):
         facts.import_all()
@@ -59,9 +60,7 @@ def _made(code: str, known: Mapping[str, Callable[..., object]], run: Callable[.
 
 class Fires(Struct, frozen=True):
     """A drawing on which the rule fires, once; with `saving_ms`, what the fix saves: (low, high), within 5 %.
-
-    A risk saves nothing, so that its drawing states no saving.
-    """
+    A risk saves nothing, so that its drawing states no saving."""
 
     drawing: str
     saving_ms: tuple[float, float] | None = None

@@ -30,11 +30,9 @@ _ROOT = "diagnose_rules"
 
 
 def module_of(path: Path, thresholds: Mapping[str, float]) -> ModuleType:
-    """A new module of the file, in which constants have other values by name. Raises whatever its code raises.
-
+    """A new module of the file, with these values for its constants. Raises whatever its code raises.
     Its folder is its package, so that `from ._name import Something` finds the module `_name.py` there. That is no
-    rule, and is kept once it is loaded, as the facts that it registers are.
-    """
+    rule, and is kept once it is loaded, as the facts that it registers are."""
     spec = importlib.util.spec_from_file_location(f"{_package(path.parent)}.{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -47,6 +45,7 @@ def module_of(path: Path, thresholds: Mapping[str, float]) -> ModuleType:
 
 
 def _package(folder: Path) -> str:
+    """The name of the package in sys.modules that stands for a folder of rules; it is made if it is not there yet."""
     name = f"{_ROOT}_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
     if name not in sys.modules:
         spec = ModuleSpec(name, None, is_package=True)
@@ -68,7 +67,7 @@ QUALITY = "MQ"  # Beginning of the codes of rules on the recording itself.
 
 
 def known_folders() -> tuple[Path, ...]:
-    """Of the built-in rules, and of those that installed packages offer. Raises RuleError if these are not found."""
+    """Folders of the built-in rules, and of those that installed packages offer. Raises RuleError if one is missing."""
     try:
         return (page.built_in_rules(), *page.installed_rules().values())
     except ValueError as error:
@@ -95,10 +94,8 @@ class LoadedRule(Struct, frozen=True):
 
 
 def load(rules: RuleSet, of_run: bool = False) -> tuple[LoadedRule, ...]:
-    """The selected rules on recorded steps, or those on whole runs, in order of their codes.
-
-    Raises RuleError if a file is no sound rule, two rules share a name, or a name or threshold is not known.
-    """
+    """The selected rules on recorded steps (`of_run`: those on whole runs), in order of their codes.
+    Raises RuleError if a file is no sound rule, two rules share a name or code, or a name or threshold is not known."""
     found: dict[str, LoadedRule] = {}
     for folder in rules.folders:
         if not folder.is_dir():
@@ -106,8 +103,8 @@ def load(rules: RuleSet, of_run: bool = False) -> tuple[LoadedRule, ...]:
         for path in page.files(folder):
             if path.stem in found:
                 raise RuleError(f"Two rules are called {path.stem}. Rename one of the files.")
-            mine = {key.partition(".")[2]: value for key, value in rules.thresholds if key.startswith(f"{path.stem}.")}
-            found[path.stem] = load_file(path, mine)
+            own = {key.partition(".")[2]: value for key, value in rules.thresholds if key.startswith(f"{path.stem}.")}
+            found[path.stem] = load_file(path, own)
     _refuse_clashes(found.values())
     for key, _ in rules.thresholds:
         _refuse_unknown_threshold(key, found)
@@ -125,9 +122,7 @@ def load(rules: RuleSet, of_run: bool = False) -> tuple[LoadedRule, ...]:
 
 def load_file(path: Path, thresholds: Mapping[str, float] = MappingProxyType({})) -> LoadedRule:
     """The rule in one file, with thresholds by their name. Raises RuleError with the file's name if it is not sound.
-
-    A file that has not changed since is not loaded again.
-    """
+    A file that has not changed since is not loaded again."""
     try:
         there = path.stat()
         return _loaded(path.absolute(), there.st_mtime_ns, there.st_size, tuple(thresholds.items()))
@@ -139,6 +134,7 @@ def load_file(path: Path, thresholds: Mapping[str, float] = MappingProxyType({})
 
 @lru_cache(maxsize=1_024)
 def _loaded(path: Path, _changed_ns: int, size: int, thresholds: tuple[tuple[str, float], ...]) -> LoadedRule:
+    """The rule in a file, cached; its time of change and size are only part of the key. Raises RuleError."""
     about = page.read(path)
     if lacking := page.problems(about):
         raise RuleError(f"{path.name}: {'; '.join(lacking)}.")
@@ -223,14 +219,14 @@ def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
 
 
 def ask(facts: Known, one: LoadedRule) -> tuple[finding.Outcome, list[Any]]:
-    """How a rule ends, and what it says; of one that cannot tell what it said before something was missing."""
+    """How a rule ends, and its verdicts: if it cannot tell, those before a fact was missing; none if it crashed."""
 
     def outcome(kind: finding.OutcomeKind, why: str, how: str = "") -> finding.Outcome:
         return finding.Outcome(one.page.id, one.page.code, kind, why, how)
 
     said: list[Any] = []
     try:
-        if why := _inapplicable(facts, one.check):
+        if why := _why_inapplicable(facts, one.check):
             return outcome(finding.OutcomeKind.NOT_APPLICABLE, why), []
         for verdict in one.check.run(**_arguments(facts, one.check)):
             said.append(verdict)
@@ -257,7 +253,7 @@ def _outcome_of(verdicts: list[Any]) -> tuple[finding.OutcomeKind, str]:
     return finding.OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"
 
 
-def _inapplicable(facts: Known, check: Check) -> str:
+def _why_inapplicable(facts: Known, check: Check) -> str:
     of_training = isinstance(facts, Facts) and OF_TRAINING.intersection(check.needs)
     return INFERENCE if isinstance(facts, Facts) and of_training and program(facts).infers else ""
 

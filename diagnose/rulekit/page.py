@@ -57,7 +57,7 @@ class Page(Struct, frozen=True):
 
     @property
     def is_entry(self) -> bool:
-        """It is one of the ledger: its fixes and its cause say what others write under headings."""
+        """Whether it is made by `wasted()`: its Fix calls stand for the sections that other pages need."""
         return self.needs == LEDGER
 
 
@@ -73,9 +73,7 @@ def built_in_rules() -> Path:
 
 def installed_rules() -> dict[str, Path]:
     """Folders of rules that installed packages offer by the entry point `diagnose.rules`, by the package that is named.
-
-    Raises ValueError if one names no package.
-    """
+    Raises ValueError if one names no package."""
     import importlib.metadata  # Not for `diagnose rules --help`.
 
     found = {}
@@ -105,9 +103,7 @@ def pages(folder: Path) -> list[Page]:
 
 def read(path: Path) -> Page:
     """The page of a file. Raises SyntaxError if it is not Python, ValueError if there is no rule in it.
-
-    It is kept beside the file's bytecode until the file changes, or what reads pages.
-    """
+    It is cached beside the file's bytecode until the rule's file or this one changes."""
     file, reader = path.stat(), Path(__file__).stat()
     made_of = (file.st_mtime_ns, file.st_size, reader.st_mtime_ns)
     kept = Path(importlib.util.cache_from_source(str(path))).with_suffix(".page")
@@ -115,14 +111,14 @@ def read(path: Path) -> Page:
         known, page = _KEPT.decode(kept.read_bytes())
         if known == made_of:
             return page
-    page = _parsed(path)
+    page = _parsed_page(path)
     if not sys.dont_write_bytecode:
         _keep(kept, msgspec.json.encode((made_of, page)))
     return page
 
 
 def _keep(file: Path, content: bytes) -> None:
-    """Nothing is kept where that cannot be written, as in a package that is not the user's or on a full disk."""
+    """Write a file whole; leave it out where that fails, as in a package of another user's or on a full disk."""
     new = file.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         try:
@@ -133,7 +129,8 @@ def _keep(file: Path, content: bytes) -> None:
             new.unlink(missing_ok=True)
 
 
-def _parsed(path: Path) -> Page:
+def _parsed_page(path: Path) -> Page:
+    """The page of a file by its syntax tree, which is not run. Raises as `read` does."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source, str(path))
     code, needs, wishes, of_run = _rule(tree, path)
@@ -185,17 +182,17 @@ def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             maker = _name(node.value.func) if _name(node.targets[0]) == "RULE" else ""
             if maker == ENTRY:
-                return _code(node.value, path), LEDGER, (), False
+                return _rule_code(node.value, path), LEDGER, (), False
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             maker = _name(mark.func) if isinstance(mark, ast.Call) else ""
             if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and maker in ("rule", "run_rule"):
                 names = tuple(arg.arg for arg in node.args.args)
                 needed = len(names) - len(node.args.defaults)
-                return _code(mark, path), names[:needed], names[needed:], maker == "run_rule"
+                return _rule_code(mark, path), names[:needed], names[needed:], maker == "run_rule"
     raise ValueError(f'{path} has no function marked @rule("CODE"), and no RULE.')
 
 
-def _code(call: ast.Call, path: Path) -> str:
+def _rule_code(call: ast.Call, path: Path) -> str:
     code = call.args[0] if call.args else None
     if isinstance(code, ast.Constant) and isinstance(code.value, str):
         return code.value
@@ -233,7 +230,7 @@ def _sections(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _thresholds(tree: ast.Module, lines: list[str]) -> list[Threshold]:
-    """Upper-case numbers of the file, each with the reason in its comment."""
+    """The file's upper-case constants that are numbers, each with the comment on its line as its reason."""
     found = []
     for node in tree.body:
         if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and _name(node.targets[0]).isupper()):
@@ -249,6 +246,7 @@ def _thresholds(tree: ast.Module, lines: list[str]) -> list[Threshold]:
 
 
 def _examples(tree: ast.Module) -> list[Example]:
+    """The drawings in the file's list EXAMPLES, in order; only those that are written out there."""
     listed = [
         node.value
         for node in tree.body

@@ -25,7 +25,7 @@ PART_NAMES = {
 
 
 def saved(ns: float, shares: Shares = None) -> RunSaving:
-    """These shares of that much time of the run."""
+    """A saving of these shares of `ns` of the run; without shares of UNKNOWN, as an upper bound (AT_MOST)."""
     low, likely, high = (int(max(ns, 0) * one) for one in shares or UNKNOWN)
     return RunSaving(low, likely, high, RunBasis.RULE_OF_THUMB if shares else RunBasis.AT_MOST)
 
@@ -33,7 +33,7 @@ def saved(ns: float, shares: Shares = None) -> RunSaving:
 def costs(
     log: RunLog, ns: float, said: str, title: str, change: str, more: str = "", kind: str = "", shares: Shares = None
 ) -> RunFinding:
-    """A finding of that much time, priced as `saved`. `said` is the clause before the amount, `more` a sentence."""
+    """A finding of `ns` of the run, priced as `saved`. `said` is the clause before the amount, `more` a sentence."""
     first = Evidence(f"{said}: {cost(ns, log)}.", ns, "ns", primary=True)
     return RunFinding(title, sentences(first, more), saved(ns, shares), change, kind)
 

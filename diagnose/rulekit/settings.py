@@ -32,9 +32,7 @@ def rule_set(
     trace: Place, folders: Sequence[str] = (), select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> RuleSet:
     """The rules to run: those that are named, else as the settings near the trace say, else all.
-
-    Of a trace at a URL the settings near the current folder are used. Raises SettingsError.
-    """
+    Of a trace at a URL the settings near the current folder are used. Raises SettingsError."""
     found = near(trace if isinstance(trace, Path) else Path())
     return RuleSet(
         folders=(*known_folders(), *map(Path, folders)),
@@ -73,6 +71,7 @@ def _pyproject(file: Path) -> Mapping[str, object] | None:
 
 
 def _setup_cfg(file: Path) -> Mapping[str, object] | None:
+    """Its section [diagnose]; None if it has none. Refuses a damaged file that has one."""
     parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"))
     parser.optionxform = str  # type: ignore[method-assign, assignment]  # Names of thresholds are upper case.
     text = _text(file)
@@ -109,6 +108,7 @@ def _flat(table: Mapping[str, object]) -> dict[str, object]:
 
 
 def _settings(file: Path, found: Mapping[str, object]) -> Settings:
+    """The settings that flat keys of a file give. Raises SettingsError for a key that is not known or not allowed."""
     thresholds = {}
     for key, value in found.items():
         if "." in key:

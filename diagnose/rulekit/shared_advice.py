@@ -32,7 +32,7 @@ CHEAPER_COLLATION = (0.5, 0.9, 0.98)  # Of the script's, which default_collate d
 
 
 def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
-    """Each chain as one kernel; on the CPU, each thread's chains in the time that is left of them together."""
+    """Edits that make each chain one kernel; on the CPU, that shorten all chains by the share that fusing saves."""
     if not chains.on_cpu or chains.fused_ns is None:
         return (Recost(chains.ids, Chained(chains.group, chains.bytes.astype(np.float64), chains.stays)),)
     whole = max(int(chains.ns.sum()), 1)
@@ -53,7 +53,7 @@ EITHER = Between(JOINED_UNKNOWN.low, 0.4, GRAPHED.high)
 
 
 def launched(found: Starvation, chains: PointwiseChains | None, steps: Steps, replayed: bool) -> tuple[Edit, ...]:
-    """The host's time for launches once CUDA graphs replay them, or else compiled code launches what is left."""
+    """Edits that shorten the host's launches: as CUDA graphs do (`replayed`), else as compiled code with fewer does."""
     keep = JOINED_UNKNOWN
     if replayed:
         keep = GRAPHED if found.repeats and not found.reads else EITHER
@@ -64,13 +64,13 @@ def launched(found: Starvation, chains: PointwiseChains | None, steps: Steps, re
 
 
 def attended(chain: AttentionChain) -> Recost:
-    """Attention that is written out as one op."""
+    """An edit that makes attention which is written out one fused op."""
     shape = chain.batch, chain.queries, chain.keys, chain.head_dim
     return Recost(chain.ids, Attended(chain.group, chain.flops, chain.elements, chain.backward, chain.masked, shape))
 
 
 def unsorted(found: SortedIndexing) -> Recost:
-    """Each addition at sorted indices as one that adds with atomics."""
+    """An edit that makes each addition at sorted indices one that adds with atomics."""
     return Recost(found.work.work_ids, Scattered(found.call, found.moved_bytes.astype(np.float64)))
 
 
@@ -81,10 +81,8 @@ _BYTES = 4  # Of an element: states are kept in fp32.
 
 
 def updated_at_once(one: OptimizerSteps, form: str, made: Sequence[Optimizer] = ()) -> Recost:
-    """Each call of an optimizer in a form of torch.optim ("fused", "foreach"); without one (""), in fewer passes.
-
-    Its device work changes, or where the CPU trains its ops. `made`: the optimizers of its class, as recorded.
-    """
+    """An edit that makes each call of an optimizer "fused" or "foreach" (`form`); "": in fewer passes.
+    Its device work changes, or where the CPU trains its ops. `made`: the optimizers of its class, as recorded."""
     ids, call = (one.op_ids, one.op_call) if one.on_cpu else (one.work_ids, one.work_call)
     count = int(call.max(initial=-1)) + 1
     moved = _TENSORS.get(one.optimizer, 0) * _BYTES * (one.elements or 0) * (form == "fused")
@@ -93,6 +91,7 @@ def updated_at_once(one: OptimizerSteps, form: str, made: Sequence[Optimizer] = 
 
 
 def _one_call(one: OptimizerSteps, made: Sequence[Optimizer]) -> OpSpec:
+    """One call of the optimizer as it can be measured; with the settings that all of `made` share."""
     settings: dict[str, bool | float] = {"foreach": one.implementation is Implementation.FOREACH}
     for name in ("momentum", "weight_decay"):
         values = {getattr(optimizer, name) for optimizer in made}
@@ -122,7 +121,7 @@ def chains_taken(chains: PointwiseChains) -> Evidence:
 
 
 def torchs_own(chains: PointwiseChains) -> tuple[Fix, ...]:
-    """What torch has for the whole of the longest chain, as far as its ops tell what it is."""
+    """Fixes that call torch's own function for the longest chain, if its ops look like a loss, norm or activation."""
     ops = {name.removeprefix("aten::").rstrip("_") for name in chains.ops}
     return tuple(
         Fix(f"Call PyTorch's own function, if the chain is {what}.", after=after, safety=Safety.ROUNDING)
@@ -151,9 +150,7 @@ _WHOLES = (
 
 def gave_up(compiling: Compiling) -> bool:
     """Whether code was to be compiled, and nothing compiled runs: nothing fits, and nothing is compiled any more.
-
-    A search without a compiled region after it may also be one for a piece without any op, so no region may be called.
-    """
+    A search with no compiled region after it may also be one for a piece without any op, so no region may be called."""
     return compiling.missed > 0 and not compiling.region_calls
 
 
@@ -168,7 +165,7 @@ def why_not(manifest: RankManifest | None) -> FailedGuard | None:
 
 
 def guard_evidence(guard: FailedGuard | None) -> tuple[Evidence, ...]:
-    """What failed, in dynamo's words."""
+    """The guard that failed, in dynamo's words; nothing without one."""
     if guard is None:
         return ()
     versions = "1 compiled version" if guard.forms == 1 else f"{guard.forms} compiled versions"
@@ -181,7 +178,7 @@ def guard_site(guard: FailedGuard | None) -> Site | None:
 
 
 def guard_fixes(guard: FailedGuard | None) -> tuple[Fix, ...]:
-    """Dynamic sizes only where a size is what changes."""
+    """What to do about the guard: dynamic=True and padding if it is on a size, or if it is not known (None)."""
     dynamic = fixes.CompileArgument("dynamic", True)
     if guard is None:
         return REASONS, Fix.of(dynamic, "If the guard is on a size, compile for any size."), PAD
@@ -225,7 +222,7 @@ def loading_evidence(loading: Loading) -> tuple[Evidence, ...]:
 
 
 def set_workers(count: int, present: int) -> Fix:
-    """Instead of those present; their number is not known where it is 0 and there are some."""
+    """The fix to have `count` workers; `present`: how many there are, 0 if none or if that is not known."""
     do = "Load batches in worker processes."
     do = f"Use {count} workers, if this process has that many free cores." if present else do
     now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
@@ -233,7 +230,7 @@ def set_workers(count: int, present: int) -> Fix:
 
 
 def cheaper_batches(loading: Loading) -> Fix:
-    """What to do about loading that no number of workers hides."""
+    """The fix of loading that no number of workers hides, by what takes most of it."""
     longest = {
         "items": "Make the dataset's items cheaper, or store them preprocessed: items take most of a batch's time.",
         "collate": "Make `collate_fn` cheaper: collation takes most of a batch's time.",
@@ -272,7 +269,7 @@ def function_said(loading: Loading) -> str:
 
 
 def why_late(loading: Loading) -> str:
-    """Why the training waits although more workers would not help: a sentence."""
+    """A sentence on why the training waits for batches although more workers would not help."""
     model, epoch, one = loading.model, loading.epoch, loading.loader
     if model.bound(model.workers) is Bound.CORES:
         return f"The cores are the limit: a step needs {ms(model.cpu_ns)} of CPU time on {model.cores} cores."

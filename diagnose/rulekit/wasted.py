@@ -42,13 +42,10 @@ def wasted(
     often: float = 0.0,
     host_only: bool = False,
 ) -> Check:
-    """A rule of what is wasted for one cause.
-
+    """A rule of what is wasted for one cause. It finds entries with WORTH_SHARE of the step, in `often` of the steps.
     `says` has names in braces: {ops}, {times} (once, twice), {count}, {share} (of the work), {detail}, and {there}, the
     other line if it is another one. `left` is what stays of the wasted time. In its place `slower` tells how many times
-    as long the rest takes then: low, likely, high. A finding has WORTH_SHARE of the step, in `often` of the steps.
-    `host_only`: the device does the same without it.
-    """
+    as long the rest takes then: low, likely, high. `host_only`: the device does the same without it."""
 
     def run(wasted_work: Ledger, steps: Steps) -> Verdicts:
         found = [one for one in wasted_work.of(cause) if one.steps_seen >= often * steps.count]

@@ -37,7 +37,7 @@ class Arrangement(Struct, frozen=True):
 def arrange(recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]]) -> Arrangement:
     """Ranks of files: as recorded in the file, else from its name, else the next free number in order.
 
-    `times_ns`: of the steps of each file, which tell what to use of several recordings of one process.
+    `times_ns`: step durations of each file, which tell what to use of several recordings of one process.
     Raises InputError if they are of several jobs.
     """
     claims = [rank_in_name(one.path) if one.rank is None else one.rank for one in recordings]
@@ -49,7 +49,7 @@ def arrange(recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]])
 
 
 def _arranged(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> Arrangement:
-    """The rank of each recording, None for a second one of a rank, and notes on ranks that are missing or double."""
+    """The rank of each recording, None for a second one of a rank, and notes. Raises InputError if of several jobs."""
     position_of: dict[int, int] = {}
     indexes: list[int | None] = []
     duplicates: list[str] = []
@@ -98,7 +98,7 @@ def _listed(items: Sequence[str]) -> str:
 def _require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> None:
     """Raise InputError if the recordings are of several jobs; `claims` are the ranks that they say they are.
 
-    Where each rank of the only world size is there once, they are one job, whatever their clocks say.
+    Where each rank of the only world size is there once, their clocks do not count: only makers and folders part them.
     """
     claimed = dict(zip(map(id, recordings), claims, strict=True))
     found, sizes = [list(recordings)], {one.world_size for one in recordings}
@@ -147,7 +147,7 @@ def _by_maker(recordings: list[Provenance]) -> list[list[Provenance]]:
 
 
 def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> list[list[Provenance]]:
-    """Recordings grouped by folder, if ranks occur in several folders but none twice in one; else one group."""
+    """The recordings by folder, if a rank is in several, none is twice in one, and all are known; else one group."""
     folders = [Path(recording.path).parent for recording in recordings]
     known = [(rank, folder) for rank, folder in zip(claims, folders, strict=True) if rank is not None]
     several = len({rank for rank, _ in known}) < len(set(known))
@@ -165,6 +165,7 @@ def _parted(recordings: list[Provenance], key: Callable[[Provenance], Hashable |
 
 
 def _named(job: Sequence[Provenance]) -> str:
+    """A job in an error message: a file of it, how many more, the world size and when it began."""
     first = min(job, key=lambda one: one.begin_unix_ns)
     world = max((one.world_size or 0 for one in job), default=0)
     about = [f"world size {world}"] if world else []
@@ -181,11 +182,11 @@ _WORKER = re.compile(r"(.+)\.\d{10,}\.pt\.trace\.json(\.gz)?\Z")  # As tensorboa
 def _unused(
     recordings: Sequence[Provenance], claims: Sequence[int | None], times_ns: Sequence[Sequence[int]]
 ) -> tuple[set[int], list[IntegrityNote]]:
-    """Positions of recordings of a process of which another one is used, and notes on them.
+    """Positions of recordings that are not used, as another one of the same process is, and a note per process.
 
-    Used is, of those after the first, the one with the steadiest steps: the first holds warm-up. Ranks are compared in
-    the same cycle, so that of several processes it is the cycle whose least steady one is the steadiest.
-    `times_ns`: of the steps of each recording.
+    Used is the recording with the steadiest steps, the first left out as it holds warm-up. Processes that were recorded
+    equally often use the same cycle, as ranks are compared in it: the one whose least steady process is the steadiest.
+    `times_ns`: step durations of each recording.
     """
     several = [one for one in _processes(recordings, claims) if len(one) > 1]
     left_out, notes = set[int](), list[IntegrityNote]()
@@ -202,7 +203,7 @@ def _unused(
 
 
 def _processes(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> list[list[int]]:
-    """Positions of recordings of one process, in order of time, for each process that was recorded."""
+    """Per recorded process the positions of its recordings, in order of time; none for one whose recordings overlap."""
     found: dict[object, list[list[int]]] = {}
     for at in sorted(range(len(recordings)), key=lambda at: recordings[at].begin_unix_ns):
         one = recordings[at]
@@ -229,6 +230,8 @@ def _variation(times_ns: Sequence[int]) -> float:
 def _note(
     recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]], used: int, others: Sequence[int], why: str
 ) -> IntegrityNote:
+    """The note on a process: which recording is used and which are not (by position), with step times, and why."""
+
     def said(at: int) -> str:
         took = f"steps of {duration(round(statistics.fmean(times_ns[at])))}" if times_ns[at] else "no steps"
         return f"{Path(recordings[at].path).name} ({took})"

@@ -19,7 +19,7 @@ from diagnose.trace.model import Device, Provenance, Rank
 
 
 def assemble(path: Place, form: str, header: Header, columns: Columns, damage: Damage) -> Rank:
-    """The Rank of a file as read. Raises InputError when no event in it has a time."""
+    """The Rank of a file. Empties `columns.spans`, adds to `damage`. Raises InputError if no event has a valid time."""
     if not columns.rows:
         raise InputError(f"{path} has no timed events, so there is nothing to analyse.")
     raw = {name: _joined(columns.spans, name) for name in list(columns.spans)}
@@ -74,7 +74,7 @@ def _provenance(
     marks: steps.StepMarks,
     tables: dict[str, Any],
 ) -> Provenance:
-    """What is known of the recording itself. `tables`: all of the rank."""
+    """Where the recording comes from and what it holds. `tables`: the rank's by name, without its links."""
     spans = tables["spans"]
     return Provenance(
         path=str(path),
@@ -98,7 +98,7 @@ def _provenance(
 
 
 def _joined(columns: dict[str, list[Array]], name: str) -> Array:
-    """A whole column; its pieces are let go, so that memory holds one copy."""
+    """The pieces of a column as one array; they are taken out of `columns`, so that memory holds one copy."""
     pieces = columns.pop(name)
     return np.concatenate(pieces) if len(pieces) != 1 else pieces[0]
 
@@ -106,7 +106,7 @@ def _joined(columns: dict[str, list[Array]], name: str) -> Array:
 def _aligned(
     raw: dict[str, Array], times: clock.Times, tracks: pd.DataFrame, labels: list[str], damage: Damage
 ) -> clock.Times:
-    """The times on the clock of the host, as far as they show that a device's clock differs from it."""
+    """The times on the host's clock: a device's are shifted where they contradict it. Fills `damage.shifts`."""
     device = tracks["device"].to_numpy()[raw["track"]]
     damage.shifts = list(clock.shifts(clock.Events(raw, times.keep, device, labels)))
     if not damage.shifts:
@@ -117,10 +117,8 @@ def _aligned(
 
 
 def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -> Array:
-    """Step of each span, int32: a host span's by its start, device work's by its launch, else -1.
-
-    Where no launch is known, device work's is by its start, too.
-    """
+    """Position of each span's step in `marks`, int32: a host span's by its start, device work's by its launch; else -1.
+    Where the file has no launch at all, that of kernels, copies and memsets is by their start, too."""
     step, kind = steps.assign(marks, spans["start_ns"].to_numpy()), spans["kind"].cat.codes.to_numpy()
     launch = links[links["kind"] == LinkKind.LAUNCH.value]
     step[is_kind(kind, ON_DEVICE if len(launch) else (SpanKind.SYNC, SpanKind.GPU_ANNOTATION))] = steps.NO_STEP
@@ -129,7 +127,7 @@ def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -
 
 
 def _recorded(form: str, header: Header, spans: pd.DataFrame, tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """What was recorded, and of which devices: the fields of Provenance that say so."""
+    """The fields `backend`, `devices` and `recorded` of Provenance."""
     present, ops = set(spans["kind"].unique()), tables["ops"]
     used = {int(device) for name in ("kernels", "copies") for device in tables[name]["device"].unique()}
     frames = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
@@ -153,7 +151,7 @@ def _recorded(form: str, header: Header, spans: pd.DataFrame, tables: dict[str, 
 
 
 def _process(spans: pd.DataFrame, tracks: pd.DataFrame) -> str:
-    """The process with most spans on the host, if that is a number: rows of recorders have names."""
+    """The id of the process with most host spans, as text; "" if it is no number: rows of recorders have names."""
     owner = tracks["process"].to_numpy()[spans["track"].to_numpy()]
     on_host = tracks["device"].to_numpy()[spans["track"].to_numpy()] < 0
     counted = pd.Series(owner[on_host]).value_counts()

@@ -19,7 +19,7 @@ class Header(Struct, frozen=True):
     devices: tuple[Device, ...]
     rank: int | None
     world_size: int | None
-    base_ns: int
+    base_ns: int  # Unix time of the moment 0 of its times; 0 if these are Unix times or it is unknown.
     versions: dict[str, str] = {}
     rocm: bool = False
     groups: tuple[ProcessGroup, ...] = ()
@@ -32,7 +32,7 @@ class Shift(Struct, frozen=True):
     device: int
     by_ns: int  # Later; negative: earlier.
     early: int  # Device operations that start before their launching call, as recorded.
-    sure_ns: int | None  # Between the bounds of what the clock is off by; None: no call that waits was recorded.
+    sure_ns: int | None  # Width of the range of possible shifts; None: one of its ends is not known.
     drifts: bool  # The bounds contradict each other: no one shift puts all in order.
 
 
@@ -60,7 +60,7 @@ class Damage(Struct):
     on_host: set[str] = field(default_factory=set)
 
     def count(self, name: str, rows: npt.NDArray[Any], on_device: npt.NDArray[Any]) -> None:
-        """Add the rows that are set to a count; `on_device` says which rows are of a device."""
+        """Add how many `rows` are True to the count `name`; note whether device or host rows are among them."""
         setattr(self, name, getattr(self, name) + int(rows.sum()))
         self.on_device |= {name} if (rows & on_device).any() else set()
         self.on_host |= {name} if (rows & ~on_device).any() else set()

@@ -1,4 +1,4 @@
-"""What our own commands have left as JSON beside a trace: by which names, and what reads it. It is as untrusted."""
+"""JSON files that our own commands leave beside a trace: their names and readers. They are as untrusted as a trace."""
 
 import gzip
 import zlib
@@ -25,10 +25,10 @@ LONGEST_NOTE = 500  # Characters.
 def read(
     path: Place, form: type[S], newest: int, lost: str, again: str, what: str = ""
 ) -> tuple[S | None, list[IntegrityNote]]:
-    """What is in the file and what is wrong with it; None if it cannot be used.
+    """The content of the file, None if it cannot be used, and notes on what is wrong with it.
 
     Only what `form` names is kept, with text made printable. `newest`: the schema version that is known here.
-    `lost`, `again`: sentences on what is not known without it, and on how to make it again.
+    `lost`, `again`: sentences on what is not known without it, and on how to make it again; `what`: its kind in notes.
     """
     try:
         with path.open("rb") as file:
@@ -53,6 +53,7 @@ def read(
 
 
 def _clean(value: Any) -> Any:
+    """The JSON value with all text in it made printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
@@ -63,7 +64,7 @@ def _clean(value: Any) -> Any:
 
 
 def partly(name: str, dropped: Sequence[str], again: str) -> IntegrityNote:
-    """That a file was read without some of its values."""
+    """A warning that the file `name` was read without the values that `dropped` names."""
     said = printable(f"{name} {lenient.said(dropped)}")[:LONGEST_NOTE]
     return IntegrityNote(f"{said}.", f"The rest is used. {again}", Severity.WARNING)
 
@@ -74,7 +75,7 @@ MOST_NAMES, MOST_ITEMS, MOST_EDGES = 10_000, 200_000, 4_000_000
 
 
 def _unpacked(path: Place, content: type[S], what: str) -> tuple[S, list[str]]:
-    """The content of a gzip file, and which parts cannot be read. Raises ValueError with a few words, and OSError."""
+    """Content of a gzip file and names of its unreadable parts. Raises OSError, or ValueError("is damaged", ...)."""
     try:
         with path.open("rb") as packed, gzip.open(packed) as file:
             raw = file.read(MOST_PACKED_BYTES + 1)
@@ -88,7 +89,7 @@ def _unpacked(path: Place, content: type[S], what: str) -> tuple[S, list[str]]:
 
 
 def read_costs(path: Place) -> tuple[Measurements, list[str]]:
-    """What is in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
+    """The measurements in a file and names of its unreadable parts. Raises OSError, or ValueError on a bad file."""
     found, dropped = _unpacked(path, Measurements, "list of measurements")
     if found.schema_version > SCHEMA_VERSION:
         raise ValueError("is from a newer diagnose")
@@ -107,7 +108,7 @@ class _Graph(Struct, frozen=True):
 
 
 def read_graph(path: Place) -> tuple[AutogradGraph, list[str]]:
-    """The graph in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
+    """The graph in a file and names of its unreadable parts. Raises OSError, or ValueError on a bad file."""
     found, dropped = _unpacked(path, _Graph, "graph")
     nodes = len(found.name)
     found = replace(found, optimizer=[-1] * nodes if found.optimizer is None else found.optimizer)
@@ -132,7 +133,7 @@ class _Values(Struct, frozen=True):
 
 
 def read_values(path: Place) -> tuple[ValueGraph, list[str]]:
-    """What is in a file, and what of it cannot be read. Raises ValueError, in a few words, and OSError."""
+    """The ops in a file and names of its unreadable parts. Raises OSError, or ValueError on a bad file."""
     what = "list of ops"
     found, dropped = _unpacked(path, _Values, what)
     ops = len(found.name)
@@ -145,7 +146,7 @@ def read_values(path: Place) -> tuple[ValueGraph, list[str]]:
 
 
 def _columns(found: _Graph | _Values, bounds: dict[str, tuple[int, int]], what: str) -> dict[str, Any]:
-    """Columns by name, within their bounds, and names as texts. Raises ValueError if they do not fit together."""
+    """`names`, and the fields in `bounds` (low <= value < high) as int64, or None if absent. Raises ValueError."""
     items, edges = len(found.name), len(found.uses)
     if len(found.names) > MOST_NAMES or items > MOST_ITEMS or edges > MOST_EDGES:
         raise ValueError(f"is no {what}: it is too large")

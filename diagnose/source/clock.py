@@ -37,16 +37,16 @@ class Times(Struct, frozen=True):
     start_ns: IntArray
     dur_ns: IntArray
     keep: npt.NDArray[np.bool_]  # Rows whose times can be true.
-    zero_unix_ns: int
-    resolution_ns: int
+    zero_unix_ns: int  # Unix time of `start_ns` 0, if the recording tells Unix time.
+    resolution_ns: int  # 1000 if all times are whole microseconds, else 1.
 
 
 def to_ns(
     ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], on_device: npt.NDArray[np.bool_], base_ns: int, damage: Damage
 ) -> Times:
-    """Times from the zero of the earliest kept event. `ts` is float64 us, or int64 ns (-1: no time).
+    """Times in ns since the earliest kept start. `ts`: float64 us, or int64 ns (-1: no time), since `base_ns` (Unix).
 
-    Exact: whole and fractional microseconds are converted apart, so that a double's 53 bits hold both.
+    Rows without a plausible time are not kept, but counted. Whole and fractional us are converted apart, to be exact.
     """
     if ts.dtype == np.int64:
         whole, fraction_ns, known = ts // 1000, ts % 1000, ts >= 0
@@ -56,7 +56,7 @@ def to_ns(
         fraction_ns = np.rint((np.where(known, ts, 0.0) - whole) * 1000).astype(np.int64)
         whole = whole.astype(np.int64)
     zero = known & (whole == 0) & (fraction_ns == 0)
-    known &= ~(zero & (_far_from(whole[known & ~zero]) | (on_device & (dur_us == 0))))
+    known &= ~(zero & (_zero_is_unset(whole[known & ~zero]) | (on_device & (dur_us == 0))))
     damage.count("without_time", ~known, on_device)
     middle = float(np.median(whole[known])) if known.any() else 0.0
     dur_known = np.isfinite(dur_us)
@@ -73,16 +73,14 @@ def to_ns(
     return Times(start_ns, dur_ns, plausible, base_ns + zero_us * 1000 + zero_ns, 1000 if in_us else 1)
 
 
-def _far_from(others_us: IntArray) -> bool:
-    """Whether a start of 0 was never set (kineto issue 109): the others lie farther from it than from each other.
-
-    And by a second at least: what counts time from its own start may hold little at first.
-    """
+def _zero_is_unset(others_us: IntArray) -> bool:
+    """Whether starts of 0 were never set (kineto issue 109): all others lie further from 0 than from each other.
+    And over a second from 0: a recorder that counts from its own start may at first record little."""
     return bool(len(others_us)) and bool(others_us.min() > max(others_us.max() - others_us.min(), SECOND_US))
 
 
 def shifted(times: Times, device: IntArray, shifts: Sequence[Shift]) -> Times:
-    """The times with those of devices moved. `device`: of each row, -1 for times of the host's clock."""
+    """The times with each device's moved by its shift. `device`: of each row, -1 for times of the host's clock."""
     start_ns = times.start_ns + sum(np.where(device == shift.device, shift.by_ns, 0) for shift in shifts)
     zero_ns = int(start_ns[times.keep].min())
     return replace(times, start_ns=start_ns - zero_ns, zero_unix_ns=times.zero_unix_ns + zero_ns)
@@ -108,9 +106,7 @@ def _is_time(value: object) -> TypeGuard[float | Decimal]:
 
 def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage: Damage) -> IntArray:
     """Kept rows in order of start (file order among equals), without exact repeats of an identified event.
-
-    Repeats are told by a correlation or external id: whole-microsecond files hold chance twins without one.
-    """
+    Events without a correlation or external id are never repeats: in whole microseconds, some are alike by chance."""
     rows = np.flatnonzero(keep)
     rows = rows[np.argsort(raw["start_ns"][rows], kind="stable")]
     start = raw["start_ns"][rows]
@@ -129,7 +125,7 @@ def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage:
 
 
 def clip(raw: dict[str, Array], keep: Array, device_work: Array, damage: Damage) -> None:
-    """Cut what cannot last so long where the next on its row begins, or where the last event of all does."""
+    """In place, end rows that last impossibly long at the next start on their track; if none, at the last of all."""
     at = np.lexsort((raw["start_ns"], device_work, raw["track"]))
     at = at[keep[at]]
     start, dur = raw["start_ns"][at], raw["dur_ns"][at]
@@ -164,7 +160,7 @@ class Events(Struct, frozen=True):
 
 
 def shifts(events: Events) -> Iterator[Shift]:
-    """The devices whose times have to move, by the least that is causal and the usual delay where that fits."""
+    """A Shift for each device whose times break causality: the least that mends it, and the usual delay if it fits."""
     raw = events.raw
     calls = np.flatnonzero(events.keep & is_kind(raw["kind"], (SpanKind.RUNTIME, SpanKind.DRIVER)))
     work = np.flatnonzero(events.keep & is_kind(raw["kind"], DEVICE_WORK))
@@ -188,14 +184,15 @@ def shifts(events: Events) -> Iterator[Shift]:
 
 
 def _agreed(values: IntArray) -> int:
-    """The least value without those that too few are as low as."""
+    """The lowest value but for WITNESSES - 1, so that few torn records decide nothing; _UNBOUNDED of too few."""
     return int(np.partition(values, WITNESSES - 1)[WITNESSES - 1]) if len(values) >= WITNESSES else _UNBOUNDED
 
 
 def _slack(events: Events, calls: IntArray, launch: IntArray, launched: IntArray) -> IntArray:
-    """By how much calls return after the end of what they waited for, which is at least this: one for each such call.
+    """Per call that waits, the ns from the end of the work that it waited for to its return: device times can move
+    later by no more than that.
 
-    A wait for a stream does not say for which: it is for the one that leaves it most.
+    A wait for a stream does not say which: taken is the stream that was done first. A wait for the device is for all.
     """
     raw, labels = events.raw, events.labels
     start, name = raw["start_ns"], raw["name"]
@@ -226,9 +223,7 @@ def _slack(events: Events, calls: IntArray, launch: IntArray, launched: IntArray
 
 
 def _blocks(call: str, copy: str) -> bool:
-    """Whether a copy's call returns after it: to the host, if it is not asynchronous or the memory is pageable.
-
-    CUDA runtime API, "API synchronization behavior".
-    """
+    """Whether a call returns only once its copy has ended: one to the host, not Async or of pageable memory.
+    CUDA runtime API, "API synchronization behavior"."""
     waits = "Async" not in call or kinds.host_memory(copy) is HostMemory.PAGEABLE
     return waits and kinds.copy_direction(copy) is Direction.D2H

@@ -56,7 +56,7 @@ _PASSED_OVER = frozenset({"cuda_event", "cuda_profiler_range"})  # Bookkeeping: 
 
 
 def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
-    """The columns of some events; `exact` if their times are decimals."""
+    """Spans, [memory] instants and process and thread names as columns; `exact` if times are decimals."""
     columns = Columns(events=len(events))
     by_category: defaultdict[str, list[Event[Any]]] = defaultdict(list)
     for event in events:
@@ -78,10 +78,8 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
 
 
 def _category(event: Event[Any]) -> str:
-    """Of an event that has none, from what else it says; empty where that is not enough.
-
-    So wrote the profiler before Kineto (torch/autograd/profiler.py), and Kineto of 2021 its Python frames.
-    """
+    """The category of an event that has none, by its arguments and name; "" where these do not tell.
+    So wrote the profiler before Kineto (torch/autograd/profiler.py), and Kineto of 2021 its Python frames."""
     args = event.args
     if args.python_id is not None:
         return "python_function"
@@ -102,14 +100,14 @@ _BEGINNINGS = {
 
 @lru_cache(4096)
 def named_category(name: str) -> str:
-    """Of a host span, by its name; empty where that does not tell."""
+    """The category of a host span, by its name; "" where that does not tell."""
     if activity(name) is not Activity.OTHER:
         return "user_annotation"
     return next((category for category, pattern in _BEGINNINGS.items() if pattern.match(name)), "")
 
 
 def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool) -> None:
-    """Add events of one category to the columns: spans, and a row of the kind's side table for each."""
+    """Add events of one category to the columns: spans, rows of the kind's side table if it has one, collectives."""
     kind = _KINDS.get(category, SpanKind.OTHER)
     args = [event.args for event in events]
     first = columns.add_spans(
@@ -166,7 +164,7 @@ def _text(columns: Columns, name: str, args: Sequence[Args], attribute: str) -> 
 
 
 class _BySize(dict[str, bool]):
-    """Whether the numbers that an op takes say how much it computes."""
+    """By the name of an op, whether its scalar inputs (kernel size, dimension) say how much it computes."""
 
     _names = re.compile(r"aten::\w*(attention|conv|embedding|norm|pool|softmax)\w*|aten::(sum|mean|var)")
 
@@ -186,13 +184,14 @@ def _scalars(columns: Columns, events: Sequence[Event[Any]], args: Sequence[Args
 
 
 def _add_collectives(columns: Columns, first: int, args: list[Args]) -> None:
-    at = [k for k, one in enumerate(args) if one.operation]
-    some = [args[k] for k in at]
+    """Add the arguments of those events that are collectives; `first` is the row of the first event."""
+    at = [k for k, arg in enumerate(args) if arg.operation]
+    calls = [args[k] for k in at]
     texts_of = ("operation", "group", "group_description", "group_ranks", "dtype")
-    side = {name: _text(columns, name, some, name) for name in texts_of}
-    side |= {name: ints(some, name, -1) for name in ("group_size", "in_elements", "out_elements")}
-    side["sequence"] = ints(some, "group_sequence", -1)
-    to_rank, from_rank = ints(some, "to_rank", -1), ints(some, "from_rank", -1)
+    side = {name: _text(columns, name, calls, name) for name in texts_of}
+    side |= {name: ints(calls, name, -1) for name in ("group_size", "in_elements", "out_elements")}
+    side["sequence"] = ints(calls, "group_sequence", -1)
+    to_rank, from_rank = ints(calls, "to_rank", -1), ints(calls, "from_rank", -1)
     side["peer"] = np.where(to_rank >= 0, to_rank, from_rank)
     columns.add_collectives(first + np.array(at, dtype=np.int64), side)
 
@@ -216,7 +215,7 @@ _PROGRAM = (
 
 
 class Workers:
-    """A context: leaving it ends the processes."""
+    """Processes that decode texts of events. A context: leaving it kills them."""
 
     def __init__(self, count: int, exact: bool) -> None:
         """`exact` as in `collector.collect`."""
@@ -251,10 +250,7 @@ class Workers:
                 pass
 
     def submit(self, text: memoryview) -> Future[Columns | None]:
-        """The columns of the events of a JSON list, without its brackets, some time.
-
-        None if it does not decode, or the worker is gone.
-        """
+        """A future of the columns of `text`, the inside of a JSON list of events; of None if it cannot be decoded."""
         return self._threads.submit(self._columns, text)
 
     def _columns(self, text: memoryview) -> Columns | None:
@@ -273,6 +269,7 @@ class Workers:
 
 
 def _send(stream: object, *parts: bytes | memoryview) -> None:
+    """Write a message: its length as 8 bytes, then its parts."""
     out = cast(BinaryIO, stream)
     out.write(_LENGTH.pack(sum(map(len, parts))))
     out.writelines(parts)

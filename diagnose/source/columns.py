@@ -27,11 +27,11 @@ class Vocabulary(dict[Any, int]):
         return code
 
     def codes(self, values: Iterable[Any], count: int) -> Array:
-        """Codes of `count` values, int32."""
+        """Codes of `count` values, int32; a value not seen before gets the next code."""
         return np.fromiter(map(self.__getitem__, values), np.int32, count)
 
     def adopted(self, other: Vocabulary) -> Array:
-        """Our code of each code of another vocabulary, whose values become ours."""
+        """For each code of `other`, in order, our code of its value, int32; values that we lack are added."""
         return np.fromiter((self[value] for value in other), np.int32, len(other))
 
     def labels(self) -> list[str]:
@@ -45,14 +45,14 @@ TEXTS = (*_OF_OPS, "operation", "group", "group_description", "group_ranks", "dt
 
 
 class Columns(Struct):
-    """What is kept of some events, in file order. Row numbers are positions in that order."""
+    """What is kept of some events. A row number is a span's position in order of adding: batch, then category."""
 
     events: int = 0
     rows: int = 0
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     process_name: str = ""  # Of the recorded process, as the system has it; "" unknown.
     unclassified: int = 0  # Events without a category whose name does not tell what they are.
-    windows: list[tuple[object, object]] = field(default_factory=list)  # (start, us) at which it recorded.
+    windows: list[tuple[object, object]] = field(default_factory=list)  # (start, duration) in us of recording.
     spans: dict[str, list[Array]] = field(default_factory=dict)  # By column; each chunk is of one kind.
     side: dict[SpanKind, dict[str, list[Array]]] = field(default_factory=dict)
     collectives: dict[str, list[Array]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Columns(Struct):
     frames: list[str] = field(default_factory=list)  # What `frame` stands for.
 
     def add_spans(self, kind: SpanKind, name: Array, **columns: Array | int) -> int:
-        """Append spans of one kind; returns the row of the first. A number stands for a column of it; ids may lack."""
+        """Append spans of one kind; returns the first's row. A number fills a column; ids that are not given are -1."""
         first, count = self.rows, len(name)
         whole: dict[str, Array | int] = {"correlation": -1, "external_id": -1, "name": name, **columns}
         whole["kind"] = np.full(count, _KINDS.index(kind), dtype=np.int8)
@@ -77,7 +77,7 @@ class Columns(Struct):
         return first
 
     def add_side(self, kind: SpanKind, first: int, columns: dict[str, Array]) -> None:
-        """Append the side-table values of the spans from row `first` on."""
+        """Append side-table values, one for each span from row `first` on."""
         table = self.side.setdefault(kind, {})
         count = len(next(iter(columns.values())))
         for name, values in {**columns, "row": np.arange(first, first + count, dtype=np.int64)}.items():
@@ -89,7 +89,7 @@ class Columns(Struct):
             self.collectives.setdefault(name, []).append(values)
 
     def absorb(self, other: Columns) -> None:
-        """Append the columns of later events, made elsewhere: their codes become codes of our vocabularies."""
+        """Append the columns of later events, recoded to our vocabularies. `other` must not be used afterwards."""
         host, device = self.host_tracks.adopted(other.host_tracks), self.device_tracks.adopted(other.device_tracks)
         recode = {name: self.texts[name].adopted(other.texts[name]) for name in TEXTS}
         recode |= {"name": self.names.adopted(other.names), "sync_kind": self.sync_kinds.adopted(other.sync_kinds)}
@@ -124,7 +124,7 @@ def is_kind(codes: Array, kinds: Iterable[SpanKind]) -> npt.NDArray[np.bool_]:
 def matched(
     sources: IntArray, source_key: IntArray, targets: IntArray, target_key: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """(source, target) for every target whose key is positive and is a source's; of equal sources the first."""
+    """(sources, targets), a pair for each target whose key is positive and a source's; of equal sources the first."""
     order = np.argsort(source_key, kind="stable")
     keys = source_key[order]
     at = np.searchsorted(keys, target_key)

@@ -41,7 +41,7 @@ class Ahead(Protocol[T]):
     count: int
 
     def submit(self, text: memoryview) -> Future[T | None]:
-        """What the events of a JSON list, without its brackets, come to, some time; None if it does not decode."""
+        """A future of the batch of events in `text`, the inside of a JSON list; of None if it does not decode."""
 
 
 class TraceText(Generic[E, T]):
@@ -71,7 +71,7 @@ class TraceText(Generic[E, T]):
         self._reach = FAR_BYTES
 
     def batches(self, ahead: Ahead[T] | None = None) -> Iterator[T]:
-        """All events in file order, `ahead` of time if given. Raises InputError if the text is not a chrome trace."""
+        """All events in file order, decoded by `ahead` if given. Raises InputError if it is no chrome trace."""
         self._ahead = ahead
         first = self._next_byte()
         if first == b"[":
@@ -103,12 +103,13 @@ class TraceText(Generic[E, T]):
             )
 
     def _fill(self) -> bool:
+        """Read the next piece and forget the text before the cursor; False if the text has ended."""
         piece = next(self._pieces, b"")
         self._buffer, self._at = self._buffer[self._at :] + piece, 0
         return bool(piece)
 
     def _next_byte(self) -> bytes:
-        """The next byte that is no white space, the cursor at it; empty at the end of the text."""
+        """The next byte that is no white space or comma, the cursor at it; empty at the end of the text."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             assert space is not None
@@ -154,6 +155,7 @@ class TraceText(Generic[E, T]):
         return True
 
     def _keep(self, key: str, text: bytes) -> None:
+        """Decode a top-level value into `header`; if it is not JSON, note it as lost."""
         try:
             self.header[key] = json.loads(text.decode("utf-8", "replace"), strict=False)
         except (ValueError, RecursionError):
@@ -182,10 +184,8 @@ class TraceText(Generic[E, T]):
         self._damage.cut_off = True
 
     def _decoded_ahead(self, ahead: Ahead[T]) -> Iterator[T]:
-        """Batches decoded elsewhere, in order, as long as all goes well; then the cursor is at the first that did not.
-
-        Guessed boundaries are taken on trust until their batch comes back.
-        """
+        """Batches decoded elsewhere, in order, until one does not decode (its boundary was guessed) or none is found.
+        Leaves the cursor at the first text that was not yielded."""
         flying: deque[tuple[memoryview, Future[T | None]]] = deque()
         going = True
         while going:
@@ -208,7 +208,7 @@ class TraceText(Generic[E, T]):
         self._at = 0
 
     def _whole_events(self) -> list[E] | None:
-        """Decode the buffer up to its last event boundary; None when no guess at one holds."""
+        """Decode the buffer up to its last event boundary; None when no guess holds or a value has the wrong type."""
         buffer = self._buffer
         for cut in _last_boundaries(buffer):
             try:
@@ -284,7 +284,7 @@ def _last_boundaries(buffer: bytes) -> Iterator[re.Match[bytes]]:
 
 
 def _value_end(buffer: bytes, at: int, depth: int, limit: int) -> tuple[int | None, int, int]:
-    """Where the JSON value at `at` ends, if it does before `limit`; else None with the depth and place reached."""
+    """(where the JSON value at `at` ends, None if not before `limit`; depth and place reached, to resume from)."""
     if depth == 0 and buffer[at : at + 1] not in (b"{", b"[", b'"'):
         scalar = _SCALAR.match(buffer, at)
         return (scalar.end() if scalar else None), 0, at

@@ -110,7 +110,7 @@ def _thousandfold(stamp: object) -> int:
 
 
 def floats(rows: Rows, attribute: str, default: float) -> Array:
-    """An attribute of each row as float64; `default` for what is no number."""
+    """An attribute of each row as float64, numbers in text too; `default` for what is no number."""
     try:
         return np.fromiter(map(attrgetter(attribute), rows), np.float64, len(rows))
     except (TypeError, ValueError, OverflowError):
@@ -118,7 +118,7 @@ def floats(rows: Rows, attribute: str, default: float) -> Array:
 
 
 def ints(rows: Rows, attribute: str, default: int) -> Array:
-    """An attribute of each row as int64; `default` for what is no number, or none of 64 bits."""
+    """An attribute of each row as int64, numbers in text too; `default` for what is no number, or none of 64 bits."""
     try:
         return np.fromiter(map(attrgetter(attribute), rows), np.int64, len(rows))
     except (TypeError, ValueError, OverflowError):
@@ -126,10 +126,7 @@ def ints(rows: Rows, attribute: str, default: int) -> Array:
 
 
 def texts(args: Sequence[Args], attribute: str) -> Sequence[bytes | str]:
-    """An argument of each event as text; raw JSON as bytes, which `Vocabulary.labels` decodes once per value.
-
-    Nothing where no event has it.
-    """
+    """An argument of each event as text, or as bytes of raw JSON for `Vocabulary.labels`; empty if none has it."""
     values = list(map(attrgetter(attribute), args))
     if values.count(getattr(NO_ARGS, attribute)) == len(values):
         return ()
@@ -172,6 +169,7 @@ def triples(args: Sequence[Args], name: str) -> dict[str, Array]:
 
 
 def _triple(value: object) -> tuple[int, ...]:
+    """The three ints of a list of three, 0 for a part that is none; zeros for anything else."""
     if isinstance(value, (list, tuple)) and len(value) == 3:
         return tuple(_number(part, int, 0) for part in value)
     return (0, 0, 0)

@@ -67,7 +67,7 @@ _COUNTS = {
 }
 """Counts of `Damage`, and what they say of so many events.
 
-What is doubtful is of device work, or of what nobody knows; where only host spans are counted it is what the host did.
+The doubts given here hold unless only host spans are counted. Where host spans are counted, host times are doubtful.
 """
 
 
@@ -88,6 +88,7 @@ def notes(
 
 
 def _damage(damage: Damage) -> Iterator[IntegrityNote]:
+    """Notes on what the reader could not read, left out or repaired."""
     if damage.compressed_data_broken:
         missing = f"Whatever came after that point is missing. {_RECORD_AGAIN}"
         yield _error("The gzip file is damaged or ends early.", missing, *_MISSING)
@@ -115,7 +116,7 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
 
 
 def _pairs(damage: Damage, spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
-    """Notes on device work without a launch in the file, and on launches without device work."""
+    """Notes on device work without a launch or before it, and on launches without device work."""
     work = spans[_is_work(spans)]
     calls = _calls(spans)
     launch = links[links["kind"] == LinkKind.LAUNCH.value]
@@ -130,7 +131,7 @@ def _pairs(damage: Damage, spans: pd.DataFrame, links: pd.DataFrame) -> Iterator
             *_if(unlaunched - early > SHARE_WORTH_A_WARNING * len(work), Ground.LAUNCHES),
         )
     without_work = ~np.isin(calls.index, launch["from_id"])
-    launching, graphs = (_are(calls, kind) for kind in (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH))
+    launching, graphs = (_are_of_kind(calls, kind) for kind in (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH))
     timeless = damage.without_time if "without_time" in damage.on_device else 0
     empty = int((launching & without_work).sum()) - timeless  # Of these a note of its own tells.
     if empty > SHARE_WORTH_A_WARNING * max(int(launching.sum()), 1):
@@ -153,7 +154,7 @@ def _calls(spans: pd.DataFrame) -> pd.DataFrame:
     return spans[is_kind(spans["kind"].cat.codes.to_numpy(), (SpanKind.RUNTIME, SpanKind.DRIVER))]
 
 
-def _are(calls: pd.DataFrame, kind: ApiKind) -> npt.NDArray[np.bool_]:
+def _are_of_kind(calls: pd.DataFrame, kind: ApiKind) -> npt.NDArray[np.bool_]:
     name = calls["name"].cat.remove_unused_categories().cat
     found: npt.NDArray[np.bool_] = np.array([kinds.api_kind(one) is kind for one in name.categories], bool)[name.codes]
     return found
@@ -162,13 +163,11 @@ def _are(calls: pd.DataFrame, kind: ApiKind) -> npt.NDArray[np.bool_]:
 def _unequal_replays(
     spans: pd.DataFrame, tables: dict[str, pd.DataFrame], links: pd.DataFrame, steps: tuple[Step, ...]
 ) -> Iterator[IntegrityNote]:
-    """Replays of which fewer kernels are recorded than of others of the same graph.
-
-    Where graphs have no id, it is the same at the same place of steps that all replay as many.
-    """
+    """A warning if graph launches in steps have fewer kernels in the file than other launches of the same graph.
+    Without graph ids, the k-th launches of all steps are of one graph, if all steps launch equally many."""
     launch = links[links["kind"] == LinkKind.LAUNCH.value].set_index("to_id")["from_id"]
     calls = _calls(spans)
-    replays = calls.loc[_are(calls, ApiKind.GRAPH_LAUNCH), ["step"]]
+    replays = calls.loc[_are_of_kind(calls, ApiKind.GRAPH_LAUNCH), ["step"]]
     work = pd.DataFrame({"call": launch, "graph": tables["kernels"]["graph_id"].reindex(launch.index, fill_value=0)})
     of_call = work[work["call"].isin(replays.index)].groupby("call")
     replays = replays.assign(kernels=of_call.size(), graph=of_call["graph"].max()).dropna()
@@ -185,6 +184,7 @@ def _unequal_replays(
 
 
 def _shifts(damage: Damage) -> Iterator[IntegrityNote]:
+    """A warning for each device whose clock disagrees with the host's, on how far its times were moved."""
     for shift in damage.shifts:
         moved = f"{duration(abs(shift.by_ns))} {'later' if shift.by_ns > 0 else 'earlier'}"
         if shift.drifts:
@@ -200,6 +200,7 @@ def _shifts(damage: Damage) -> Iterator[IntegrityNote]:
 
 
 def _causality(spans: pd.DataFrame, launch: pd.DataFrame) -> Iterator[IntegrityNote]:
+    """A note if device work starts over 1 us before its launching call; a warning if a notable share does."""
     start = spans["start_ns"].to_numpy()
     early = start[launch["from_id"].to_numpy()] - start[launch["to_id"].to_numpy()]
     if count := int((early > 1000).sum()):
@@ -211,11 +212,12 @@ def _causality(spans: pd.DataFrame, launch: pd.DataFrame) -> Iterator[IntegrityN
 
 
 def _if(grave: bool, *doubts: Ground) -> tuple[Severity, tuple[Ground, ...]]:
-    """A warning that makes this doubtful if it is grave, else a note."""
+    """The severity and doubts of a note: a warning with these doubts if `grave`, else a note without any."""
     return (Severity.WARNING, doubts) if grave else (Severity.NOTE, ())
 
 
 def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNote]:
+    """Notes on steps: none is marked, only one was recorded, or the first or last is incomplete."""
     if not steps:
         again = "Call prof.step() after each step, or let diagnose profile find the steps."
         yield _warning("No training steps are marked.", f"All figures are for the whole recorded window. {again}")
@@ -264,6 +266,7 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
 
 
 def _lines(spans: pd.DataFrame) -> Iterator[IntegrityNote]:
+    """A note on user functions that ran when recording began, so that their current line is not known."""
     names = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
     sites = (frames.frame_site(str(name)) for name in names if frames.is_user_frame(str(name)))
     found = list(dict.fromkeys(site.function for site in sites if site is not None and not site.line))

@@ -32,7 +32,7 @@ _TIMES_PAST_DOUBLE = re.compile(rb'"ts"\s*:\s*"?\d{16,}\.\d')
 
 
 def claims(head: bytes) -> bool:
-    """Any JSON text; what kind of JSON shows only on reading it."""
+    """Whether a file that begins with `head` is JSON; whether it is a trace shows only on reading it."""
     return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
 
 
@@ -63,7 +63,7 @@ MOST_WORKERS = 4  # more wait for the process that puts their columns together, 
 
 
 def _workers(path: Place, exact: bool) -> AbstractContextManager[Workers | None]:
-    """Decoding processes for a big file, on a machine with cores to spare, unless this is such a process itself."""
+    """A context: decoding processes for a big file, if cores are to spare and this is none of them; else None."""
     size, cores = path.stat().st_size, os.cpu_count() or 1
     if size * GZIP_RATIO < WORTH_WORKERS_BYTES or cores == 1 or multiprocessing.parent_process() is not None:
         return nullcontext()
@@ -86,7 +86,7 @@ MOST_GROUPS = 4096  # Process groups that are read of one rank.
 
 
 def _header(raw: dict[str, Any], damage: Damage) -> Header:
-    """From raw JSON values; one of the wrong type counts as absent, and is noted in `damage`."""
+    """The header by top-level JSON values; one of a wrong type counts as absent. `damage` notes a lost base time."""
     versions = {label: _version(raw[key]) for key, label in _VERSIONS.items() if key in raw}
     distributed = raw.get("distributedInfo")
     info: dict[str, Any] = distributed if isinstance(distributed, dict) else {}
@@ -114,6 +114,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _groups(items: list[Any]) -> Iterator[ProcessGroup]:
+    """The process groups in `pg_config`, without those that have no name or whose ranks are not all numbers."""
     for item in items:
         name, use, ranks = map(item.get, ("pg_name", "pg_desc", "ranks")) if isinstance(item, dict) else (None,) * 3
         if isinstance(name, str) and isinstance(ranks, list):
@@ -124,6 +125,8 @@ def _groups(items: list[Any]) -> Iterator[ProcessGroup]:
 
 
 def _device(position: int, item: dict[str, Any]) -> Device:
+    """A device by its entry in the list of devices, at `position`; what is missing is 0 or ""."""
+
     def number(*keys: str) -> int:
         return next((found for key in keys if (found := _integer(item.get(key))) is not None), 0)
 
@@ -146,6 +149,7 @@ def _device(position: int, item: dict[str, Any]) -> Device:
 
 
 def _integer(value: object) -> int | None:
+    """The value as an int, also a number in text; None if it is none or does not fit 64 bits."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -156,7 +160,7 @@ def _integer(value: object) -> int | None:
 
 
 def _count(value: object) -> int | None:
-    """An int that cannot be negative, and is below 2^62: two of them fit in 64 bits."""
+    """The value as an int from 0 to below 2^62 (the sum of two fits in 64 bits); None if it is none."""
     number = _integer(value)
     return number if number is not None and 0 <= number < 1 << 62 else None
 

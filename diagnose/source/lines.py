@@ -34,7 +34,7 @@ class _Marks(Struct, frozen=True):
 
 
 def marked(rows: Rows) -> Rows:
-    """The rows with the line of each moment, or with line 0 where that is not known."""
+    """The rows with Python frames cut where their line changes, line 0 where it is not known, and without mark rows."""
     raw, names = rows.raw, rows.names
     python = np.flatnonzero(rows.keep & (raw["kind"] == enums.code(SpanKind.PYTHON)))
     python = python[np.lexsort((-raw["dur_ns"][python], raw["start_ns"][python]))]
@@ -44,45 +44,45 @@ def marked(rows: Rows) -> Rows:
     line_of = np.array([frames.marked_line(name) for name in names])[raw["name"]]
     at = np.flatnonzero(rows.keep & (line_of != frames.NO_MARK))
     marks = _marks(raw, names, python, standing, at, line_of[at])
-    not_told = standing[~np.isin(raw["track"][standing], raw["track"][marks.frame])]
+    unmarked = standing[~np.isin(raw["track"][standing], raw["track"][marks.frame])]
     keep = rows.keep.copy()
     keep[at] = False
     named, code = list(names), raw["name"].copy()
-    code[not_told] = _at_lines(named, code[not_told], np.zeros(len(not_told), dtype=np.int64))
+    code[unmarked] = _at_lines(named, code[unmarked], np.zeros(len(unmarked), dtype=np.int64))
     return _cut({**raw, "name": code}, keep, named, marks)
 
 
 def _standing(rows: Rows, python: IntArray) -> IntArray:
-    """The rows of frames that were on the stack at the beginning; none if it was not torch's profiler that began.
+    """The rows of frames that were on the stack when recording began; none if torch.profiler's own is not among them.
 
-    These come before all others, those of a thread each in the one before. The last one of the thread that began is of
-    the profiler itself.
+    `python`: rows by start, longer first. The frames sought come first, each within the one before of its thread. They
+    end at a built-in, at a frame that begins after another of its thread has ended, or at one that the profiler calls.
     """
-    raw, innermost, found, began = rows.raw, dict[int, int](), list[int](), False
+    raw, innermost, found, by_torch = rows.raw, dict[int, int](), list[int](), False
     for row in python.tolist():
         name, outer = rows.names[raw["name"][row]], innermost.get(raw["track"][row])
         ended = outer is not None and raw["start_ns"][row] >= raw["start_ns"][outer] + raw["dur_ns"][outer]
         is_profiler = frames.is_profiler(name)
-        left = outer is not None and not is_profiler and frames.is_profiler(rows.names[raw["name"][outer]])
-        if name.startswith("<built-in") or ended or left:
+        profiler_calls = outer is not None and not is_profiler and frames.is_profiler(rows.names[raw["name"][outer]])
+        if name.startswith("<built-in") or ended or profiler_calls:
             break
         innermost[raw["track"][row]] = row
         found.append(row)
-        began |= is_profiler
-    return np.array(found if began else [], dtype=np.int64)
+        by_torch |= is_profiler
+    return np.array(found if by_torch else [], dtype=np.int64)
 
 
 def _marks(
     raw: dict[str, Array], names: Sequence[str], python: IntArray, standing: IntArray, at: IntArray, line: IntArray
 ) -> _Marks:
-    """The marks in the rows `at`, each with the innermost frame around it, if that is of the function in its name."""
+    """The marks in rows `at`, by frame and time: of the innermost frame around each, if its function is the mark's."""
     start, end = raw["start_ns"][python], raw["start_ns"][python] + raw["dur_ns"][python]
     moment, track = raw["start_ns"][at], raw["track"][at].astype(np.int64)
     inner = intervals.innermost_at(moment, track, raw["track"][python].astype(np.int64), start, end)
     functions = np.array([frames.function(name) for name in names])
     same = (inner >= 0) & (functions[raw["name"][at]] == functions[raw["name"][python[inner]]])
     frame, moment, line = python[inner[same]], moment[same], line[same]
-    last = np.flatnonzero(line == 0)  # From then on none of the thread is known.
+    last = np.flatnonzero(line == 0)  # Also for all other `standing` frames of the thread that still run.
     ends = raw["start_ns"][standing] + raw["dur_ns"][standing]
     others = [standing[(raw["track"][standing] == raw["track"][frame[k]]) & (ends > moment[k])] for k in last]
     frame, moment, line = (
@@ -108,7 +108,7 @@ def _cut(raw: dict[str, Array], keep: npt.NDArray[np.bool_], names: list[str], m
 
 
 def _at_lines(names: list[str], code: Array, line: IntArray) -> Array:
-    """The codes of these frames at these lines; their names are added to `names`."""
+    """The name code of each frame (`code`) at its line; the new names are added to `names`."""
     new: dict[tuple[int, int], int] = {}
     for pair in zip(code.tolist(), line.tolist(), strict=True):
         new.setdefault(pair, len(names) + len(new))

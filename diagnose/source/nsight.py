@@ -28,18 +28,18 @@ MOST_TOLD, LONGEST_TOLD = 5, 300  # Sentences of the recorder's own that are pas
 
 
 def claims(head: bytes) -> bool:
-    """Any SQLite database; what kind shows only on reading it."""
+    """Whether a file that begins with `head` is an SQLite database; what is in it shows only on reading it."""
     return head.startswith(b"SQLite format 3\0")
 
 
 def parts(path: Place) -> tuple[int, ...]:
-    """The processes that used a GPU, else those that did anything, by device and process id. Raises InputError."""
+    """Ids of the processes that used a GPU, else of all with host events, by device and id. Raises InputError."""
     with Database(path, KNOWN) as db:
         return _processes(db)
 
 
 def read(path: Place, part: int | None = None) -> Rank:
-    """The rank of one process, of the first if none is said. Raises InputError if there is nothing of a GPU job."""
+    """The rank of process `part` (None: the first of `parts`). Raises InputError if there is nothing of a GPU job."""
     with Database(path, KNOWN) as db:
         processes = _processes(db)
         process = part if part is not None else processes[0]
@@ -55,7 +55,7 @@ def read(path: Place, part: int | None = None) -> Rank:
 
 
 def _unread(db: Database) -> list[str]:
-    """Tables that seem to hold what is looked for, and are not known."""
+    """Names of unknown tables that seem to hold events: named like a known one, or with times and a stream or call."""
     return sorted(
         one
         for one in db.others
@@ -65,17 +65,17 @@ def _unread(db: Database) -> list[str]:
 
 
 def _check(db: Database) -> None:
-    """Raises InputError where a run without work cannot be told from one whose work cannot be read."""
-    unread, some = _unread(db), any(map(db.filled, (KERNEL, GRAPH)))
-    some |= any(map(db.filled, (MEMCPY, *_ON_HOST))) and not any(db.has(one, "streamId") for one in unread)
-    if not some:
+    """Raise InputError if nothing can be read, or only copies and host events can and a table with streams cannot."""
+    unread, readable = _unread(db), any(map(db.filled, (KERNEL, GRAPH)))
+    readable |= any(map(db.filled, (MEMCPY, *_ON_HOST))) and not any(db.has(one, "streamId") for one in unread)
+    if not readable:
         unknown = f" Tables that are not known: {printable(', '.join(unread))}." if unread else ""
         what = f"{db.path} is an SQLite database without GPU work, CUDA calls or NVTX ranges that can be read."
         raise InputError(f"{what}{unknown} {_AGAIN}")
 
 
 def _processes(db: Database) -> tuple[int, ...]:
-    """Ids of the processes that used a GPU, by the lowest device of each; else of all that have host events."""
+    """Ids of the processes that used a GPU, by the lowest device of each; else of all with host events; else -1."""
     _check(db)
     device_of: dict[int, int] = {}
     for table in (one for one in _ON_DEVICE if db.has(one, "globalPid")):
@@ -89,7 +89,7 @@ def _processes(db: Database) -> tuple[int, ...]:
 
 
 def _from_zero(columns: Columns) -> int:
-    """Shift times so that none is before 0; returns by how much. -1 stands for no time."""
+    """Shift times so that none is before 0; returns by how many ns. Times of -1 stay: they stand for no time."""
     chunks = columns.spans["ts_ns"]
     # What lies further back was not measured: it would shift all else, and is left out as having no time.
     earliest = min((int(chunk[chunk > -DAY_NS].min(initial=0)) for chunk in chunks), default=0)
@@ -112,6 +112,7 @@ def _header(db: Database, before_ns: int, processes: tuple[int, ...], process: i
 
 
 def _devices(db: Database) -> list[Device]:
+    """The GPUs of the machine, by index; what is not recorded of one is 0 or "". Empty if none is listed."""
     if not db.has("TARGET_INFO_GPU", "id", "name"):
         return []
     numbers = (
@@ -139,7 +140,7 @@ def _devices(db: Database) -> list[Device]:
 
 
 def _recorder_messages(db: Database) -> list[str]:
-    """Warnings and errors of Nsight Systems itself."""
+    """Warnings and errors of Nsight Systems itself, each once, at most MOST_TOLD."""
     if not db.has("DIAGNOSTIC_EVENT", "severity", "text"):
         return []
     rows = db.rows("DIAGNOSTIC_EVENT", ['CAST("text" AS TEXT)'], '"severity" >= 2')

@@ -52,7 +52,7 @@ _SYNC_CALLS = (
 
 
 def of_process(db: Database, table: str, columns: tuple[str, ...], process: int) -> dict[str, Array]:
-    """Columns of the rows of one process; of all where the table does not name processes."""
+    """Columns of the rows of one process; of all rows if `process` is UNKNOWN or the table does not name processes."""
     for name, where in (("globalPid", OF_DEVICE), ("globalTid", OF_HOST)):
         if process != UNKNOWN and db.has(table, name):
             return db.columns(table, columns, where, process)
@@ -60,7 +60,7 @@ def of_process(db: Database, table: str, columns: tuple[str, ...], process: int)
 
 
 def add_work(db: Database, columns: Columns, process: int) -> None:
-    """Kernels, graphs, copies, memsets and synchronisations."""
+    """Append the kernels, CUDA graphs (each run as one kernel), copies and memsets of a process."""
     shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
     more = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphId", "graphNodeId")
     found = of_process(db, KERNEL, (*_TIMES, *_PLACE, "demangledName", "shortName", *shape, *more), process)
@@ -101,12 +101,14 @@ def _kernel_side(found: dict[str, Array]) -> dict[str, Array]:
 
 
 def _copy(kinds: tuple[int, int, int]) -> str:
+    """The name of a copy, as Kineto writes it, by its (copyKind, srcKind, dstKind)."""
     operation, source, target = kinds
     between = f"{_MEMORY.get(source, 'Unknown')} -> {_MEMORY.get(target, 'Unknown')}"
     return f"Memcpy {_OPERATIONS.get(operation, 'Unknown')} ({between})"
 
 
 def _add(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
+    """Append spans of one kind on device streams, by the columns of a table; returns the first's row."""
     stream = np.where(found["streamId"] == _NO_STREAM, 0, found["streamId"])
     places, place = np.unique(np.stack((found["deviceId"], stream)), axis=1, return_inverse=True)
     tracks = columns.device_tracks.codes(((*one, *one) for one in places.T.tolist()), places.shape[1])
@@ -115,7 +117,7 @@ def _add(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array
 
 
 def named(db: Database, columns: Columns, ids: Array) -> Array:
-    """Codes of names that are given as ids of StringIds, of shape (ids,)."""
+    """The code in `columns.names` of each id of StringIds; unknown ids are ""."""
     texts = db.texts("StringIds", ids)
     distinct, position = np.unique(ids, return_inverse=True)
     codes = columns.names.codes((texts.get(one, "") for one in distinct.tolist()), len(distinct))
@@ -124,7 +126,7 @@ def named(db: Database, columns: Columns, ids: Array) -> Array:
 
 
 def add_calls(db: Database, columns: Columns, process: int) -> None:
-    """Runtime and driver calls, with what the recorder says of synchronisations and of itself."""
+    """Append runtime and driver calls, synchronisations and the recorder's overhead; set thread and process names."""
     found = of_process(db, RUNTIME, (*_TIMES, "globalTid", "correlationId", "nameId", "eventClass"), process)
     texts = {one: _VERSION.sub("", text) for one, text in db.texts("StringIds", found["nameId"]).items()}
     names = [texts.get(one, "") for one in found["nameId"].tolist()]
@@ -132,17 +134,17 @@ def add_calls(db: Database, columns: Columns, process: int) -> None:
         found["eventClass"] >= 0, found["eventClass"] == 1, [name[:2] == "cu" and name[2:3].isupper() for name in names]
     )
     codes = columns.names.codes(names, len(names))
-    for kind, mine in ((SpanKind.RUNTIME, ~driver.astype(bool)), (SpanKind.DRIVER, driver.astype(bool))):
-        if mine.any():
-            add_host(columns, kind, codes[mine], {name: values[mine] for name, values in found.items()})
+    for kind, of_kind in ((SpanKind.RUNTIME, ~driver.astype(bool)), (SpanKind.DRIVER, driver.astype(bool))):
+        if of_kind.any():
+            add_host(columns, kind, codes[of_kind], {name: values[of_kind] for name, values in found.items()})
     _syncs(db, columns, process, dict(zip(found["correlationId"].tolist(), names, strict=True)))
     spent = of_process(db, OVERHEAD, (*_TIMES, "globalTid", "correlationId", "nameId"), process)
     add_host(columns, SpanKind.OVERHEAD, named(db, columns, spent["nameId"]), spent)
-    _thread_names(db, columns, process)
+    _read_names(db, columns, process)
 
 
 def _syncs(db: Database, columns: Columns, process: int, call: dict[int, str]) -> None:
-    """Add synchronisations, with the event's last record before each, which says what a stream waits for."""
+    """Add synchronisations, each with its event's last record before it: its cause. `call`: names by correlation."""
     found = of_process(db, SYNC, (*_TIMES, *_PLACE, "eventId"), process)
     calls = [call.get(one, "") for one in found["correlationId"].tolist()]
     labels, count = [next((kind for part, kind in _SYNC_CALLS if part in one), "") for one in calls], len(calls)
@@ -163,7 +165,7 @@ def _syncs(db: Database, columns: Columns, process: int, call: dict[int, str]) -
 
 
 def _recorded_before(start: Array, event: Array, records: dict[str, Array]) -> Array:
-    """For each synchronisation the row of the event's last record before it, or -1."""
+    """For each synchronisation the row in `records` of its event's last record before it; -1 if none."""
     order = np.lexsort((records["timestamp"], records["eventId"]))
     ids, times = records["eventId"][order], records["timestamp"][order]
     # Numbers in order stand for ids and times, which may be any.
@@ -176,7 +178,8 @@ def _recorded_before(start: Array, event: Array, records: dict[str, Array]) -> A
     return np.where(hit, np.append(order, UNKNOWN)[at], UNKNOWN)
 
 
-def _thread_names(db: Database, columns: Columns, process: int) -> None:
+def _read_names(db: Database, columns: Columns, process: int) -> None:
+    """Set the names of the threads and of the process, where the export has them."""
     found = of_process(db, "ThreadNames", ("globalTid", "nameId"), process)
     texts = db.texts("StringIds", found["nameId"])
     for thread, name in zip(found["globalTid"].tolist(), found["nameId"].tolist(), strict=True):
@@ -192,10 +195,8 @@ LEAST_NS = 10_000  # Shorter is no reason why a device waits: queued work takes 
 
 
 def add_system(db: Database, columns: Columns, process: int) -> None:
-    """Append long calls of the operating system, and times off the processor, while there was other work to see.
-
-    Only of threads that call CUDA, else of those with ranges: what helper threads wait for holds up nobody.
-    """
+    """Append system calls and times off the processor of LEAST_NS or more that begin while other spans are recorded.
+    Only of threads that call CUDA, else of those with ranges: what helper threads wait for holds up nobody."""
     threads = _threads(db, process)
     if not threads or process == UNKNOWN or not columns.rows:
         return
@@ -212,13 +213,14 @@ def add_system(db: Database, columns: Columns, process: int) -> None:
 
 
 def _threads(db: Database, process: int) -> list[int]:
-    there = (table for table in (RUNTIME, NVTX) if db.has(table, "globalTid"))
-    found = (db.distinct(table, ['CAST("globalTid" AS INTEGER)'], OF_HOST, process) for table in there)
+    """The globalTid of the threads of a process that call CUDA; without any, of those with NVTX ranges."""
+    tables = (table for table in (RUNTIME, NVTX) if db.has(table, "globalTid"))
+    found = (db.distinct(table, ['CAST("globalTid" AS INTEGER)'], OF_HOST, process) for table in tables)
     return [thread for (thread,) in next(filter(None, found), [])]
 
 
 def _off_core(switches: dict[str, Array]) -> dict[str, Array]:
-    """Spans in which threads were not scheduled, by pairs of switches out and in."""
+    """Times in which threads were not scheduled: from a switch out to the next switch of the thread, if that is in."""
     order = np.lexsort((switches["start"], switches["globalTid"]))
     start, thread, is_in = (switches[name][order] for name in ("start", "globalTid", "isSchedIn"))
     switched_out = np.flatnonzero((is_in[:-1] == 0) & (is_in[1:] == 1) & (thread[:-1] == thread[1:]))

@@ -48,7 +48,7 @@ def thread(global_tid: int) -> tuple[int, int]:
 
 
 def tracks(columns: Columns, global_tid: Array) -> Array:
-    """Codes of host threads."""
+    """The code of the host track of each globalTid."""
     distinct, position = np.unique(global_tid, return_inverse=True)
     codes = columns.host_tracks.codes(map(thread, distinct.tolist()), len(distinct))
     found: Array = codes[position.reshape(-1)]
@@ -65,16 +65,16 @@ def add_host(columns: Columns, kind: SpanKind, names: Array, found: dict[str, Ar
 
 
 def _of(process: int) -> tuple[str, tuple[int, ...]]:
-    """What asks for the rows of one process; for all where it is not known."""
+    """An SQL condition, to append, and its values, for the rows of one process; empty for UNKNOWN: all rows."""
     return ("", ()) if process == UNKNOWN else (f" AND {OF_HOST}", (process,))
 
 
 def read(db: Database, columns: Columns, process: int) -> None:
-    """Append the closed ranges of a process. Those that still ran, or began before the recording, are not there."""
+    """Append a process's closed ranges as ops and annotations, with NCCL's sizes; ranges without an end are lost."""
     if not db.has(TABLE, "start", "end", "eventType", "globalTid"):
         return
-    text, (mine, values) = _column(db, "text"), _of(process)
-    where = f'"eventType" IN ({RANGES}) AND "end" >= "start"{mine}'
+    text, (of_process, values) = _column(db, "text"), _of(process)
+    where = f'"eventType" IN ({RANGES}) AND "end" >= "start"{of_process}'
     both = f"{_name(text)} || char({_BETWEEN[0]}) || {_sizes(text)}"
     registered = f"CASE WHEN {text} IS NULL THEN {_column(db, 'textId')} END"
     numbers = ['"start"', '"end"', '"globalTid"', _number(text, _SEQ), registered]
@@ -83,10 +83,10 @@ def read(db: Database, columns: Columns, process: int) -> None:
     by_id = text_id >= 0
     ids, at = np.unique(text_id[by_id], return_inverse=True)
     texts = db.texts("StringIds", ids)
-    cut = [_WRITTEN.findall(texts.get(one, ""))[0] for one in ids.tolist()]
-    codes[by_id] = columns.names.codes((name for name, _, _ in cut), len(cut))[at]
-    shapes[by_id] = columns.texts["shapes"].codes((sizes for _, _, sizes in cut), len(cut))[at]
-    sequence[by_id] = np.array([int(number or UNKNOWN) for _, number, _ in cut], dtype=np.int64)[at]
+    parts = [_WRITTEN.findall(texts.get(one, ""))[0] for one in ids.tolist()]
+    codes[by_id] = columns.names.codes((name for name, _, _ in parts), len(parts))[at]
+    shapes[by_id] = columns.texts["shapes"].codes((sizes for _, _, sizes in parts), len(parts))[at]
+    sequence[by_id] = np.array([int(number or UNKNOWN) for _, number, _ in parts], dtype=np.int64)[at]
     labels = columns.names.labels()
     named = np.array([label not in ("", CAPTURE) for label in labels], dtype=bool)[codes]
     is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]
@@ -108,7 +108,7 @@ def read(db: Database, columns: Columns, process: int) -> None:
 
 
 def _named_and_sized(rows: Iterable[tuple[bytes]], columns: Columns) -> tuple[Array, Array]:
-    """Codes of names and codes of sizes, from texts that hold both; each distinct text is split once."""
+    """The name code and shape code of each text (name, _BETWEEN, sizes); each distinct text is split once."""
     both = Vocabulary()
     at = np.fromiter(map(both.__getitem__, chain.from_iterable(rows)), np.int32)
     cut = [one.rpartition(_BETWEEN)[::2] for one in both]
@@ -126,7 +126,7 @@ def _at(text: str, mark: str) -> str:
 
 
 def _number(text: str, mark: str) -> str:
-    """The number after a mark, or NULL. CAST reads it up to the first other character."""
+    """SQL for the number after a mark: NULL without the mark, 0 if no digit follows. CAST ignores what follows it."""
     return f"CAST(substr({text}, {_at(text, mark)} + {len(mark)}) AS INTEGER)"
 
 
@@ -162,14 +162,14 @@ _Schema = dict[str, tuple[int, struct.Struct]]
 
 
 def operation(name: str) -> str:
-    """The collective that a range is of, named as by its kernel; "" if it is of none."""
+    """The collective of a range, named as in its kernel: "all_gather" of "ncclAllGather"; "" if it is not of NCCL."""
     return _WORD.sub("_", name.removeprefix("nccl")).lower() if name.startswith("nccl") else ""
 
 
 def add_sizes(
     columns: Columns, blobs: Iterable[tuple[int, object]], db: Database, ranges: dict[int, tuple[int, str]]
 ) -> None:
-    """Append what is known of collectives: `blobs` are (rowid, payload), `ranges` (row of the columns, operation)."""
+    """Append collectives of known size. `blobs`: (rowid, payload); `ranges`: (row in `columns`, operation) by rowid."""
     schemas, ranks = _schemas(db), dict[int, int]()
     found = list[tuple[int, str, dict[str, int]]]()
     for rowid, blob in blobs:
@@ -183,6 +183,7 @@ def add_sizes(
 
 
 def _schemas(db: Database) -> dict[tuple[int, int], _Schema]:
+    """By (domain, schema), the offset and number type of each value by name, of types in _NUMBERS."""
     numbers = db.columns(_ENTRIES, ("domainId", "schemaId", "type", "offset"))
     names = [text_of(name) for (name,) in db.rows(_ENTRIES, ['CAST("name" AS TEXT)'])]
     found: dict[tuple[int, int], _Schema] = {}
@@ -223,7 +224,7 @@ def _append_calls(columns: Columns, found: list[tuple[int, str, dict[str, int]]]
 
 
 def _per_rank(name: str, values: dict[str, int], ranks: dict[int, int]) -> tuple[int, int, int]:
-    """(ranks, bytes in, bytes out) of a call on one rank; NCCL records a gather's input and a scatter's output."""
+    """(group size, bytes in, bytes out) of a call, -1 unknown. NCCL records a gather's input, a scatter's output."""
     size, group = min(values[_SIZE], 1 << 48), ranks.get(values.get(_COMMUNICATOR, UNKNOWN), UNKNOWN)
     whole = size * group if 0 < group <= 1 << 14 else UNKNOWN
     return group, whole if name == _SCATTER else size, whole if name == _GATHER else size
@@ -241,9 +242,7 @@ a public script that reads them: github.com, "Attribute live cutlass launches vi
 
 def _frames(blob: object) -> list[_Frame]:
     """(function, file, line) of each frame of a sample, the innermost first; the first two are ids of StringIds.
-
-    Nothing if the blob is no sample: the number of frames has to fit its length.
-    """
+    Nothing if the blob is no sample: the number of frames has to fit its length."""
     if not isinstance(blob, bytes) or len(blob) <= _FRAMES:
         return []
     count, rest = divmod(len(blob) - _FRAMES, _FRAME.size)
@@ -291,7 +290,7 @@ def add_samples(db: Database, columns: Columns, process: int) -> None:
 
 
 def _frame_name(texts: dict[int, str], frame: _Frame) -> str:
-    """As torch.profiler writes it. Some versions escape names as for HTML."""
+    """The name of a frame as torch.profiler writes it. Some versions of Nsight escape names as for HTML."""
     function, file, line = frame
     return html.unescape(f"{texts.get(file, '')}({line}): {texts.get(function, '')}")
 

@@ -48,7 +48,7 @@ class ThisProcess(Executor):
     """Does each piece of work when it is handed over."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """What has been done."""
+        """Do it now; the future is done, with the result or the exception."""
         done: Future[T] = Future()
         try:
             done.set_result(fn(*args, **kwargs))
@@ -60,8 +60,8 @@ class ThisProcess(Executor):
 def results(work: Work[T], files: Sequence[RankFiles], jobs: int, cluster: str | None = None) -> Results[T]:
     """(position of the files, what the work makes of them) as they are done, in up to `jobs` processes.
 
-    `cluster` is the address of a Dask scheduler, or "local". If a process is killed, what it worked on is an
-    InputError. Raises what the work raises, and InputError if the cluster cannot be used.
+    `cluster` is the address of a Dask scheduler, or "local". Work whose process was killed is done again alone; if that
+    is killed too, it gives an InputError. Raises what the work raises, and InputError if the cluster cannot be used.
     """
     killed = list[int]()
     handed = files if cluster is None else [file.absolute() for file in files]  # Workers run in folders of their own.
@@ -80,6 +80,7 @@ def results(work: Work[T], files: Sequence[RankFiles], jobs: int, cluster: str |
 
 @contextmanager
 def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> Iterator[Workplace]:
+    """A context: the cluster, if one is named; this process, for one job or little to read; else a pool."""
     if cluster is not None:
         with _on_cluster(cluster, jobs) as workplace:
             yield workplace
@@ -91,10 +92,10 @@ def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> It
 
 
 class Processes(ProcessPoolExecutor):
-    """Starts them as it is handed work, with Ctrl-C blocked: they hear of it only once they end silently."""
+    """A pool of processes that start with Ctrl-C blocked, until `_end_silently` has run in them."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """As of the executor that it is; a process that starts has this thread's signal mask."""
+        """As ProcessPoolExecutor's; a process that it starts inherits this thread's mask, with Ctrl-C blocked."""
         if not _CAN_BLOCK:
             return super().submit(fn, *args, **kwargs)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -106,6 +107,7 @@ class Processes(ProcessPoolExecutor):
 
 @contextmanager
 def _pool(processes: int) -> Iterator[Executor]:
+    """A context: spawned processes. Leaving it cancels work that has not begun, and does not wait for the rest."""
     with Processes(processes, multiprocessing.get_context("spawn"), _end_silently) as pool:
         try:
             yield pool
@@ -114,7 +116,7 @@ def _pool(processes: int) -> Iterator[Executor]:
 
 
 def _end_silently() -> None:
-    """Ctrl-C on a terminal interrupts workers as well: without a traceback, as the command itself tells of it."""
+    """Run first in a worker: let Ctrl-C, which a terminal sends to workers too, end it without a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _CAN_BLOCK:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -148,10 +150,11 @@ def _submitted(executor: Executor, work: Work[T], files: RankFiles) -> Future[T]
         return broken
 
 
-def _one_by_one(place: Workplace, work: Work[T], files: Sequence[RankFiles], left: list[int]) -> Results[T]:
-    """Results of files in `left`, one process at a time: if that is killed again, its own file is the reason."""
-    while left:
-        at = left.pop(0)
+def _one_by_one(place: Workplace, work: Work[T], files: Sequence[RankFiles], positions: list[int]) -> Results[T]:
+    """Take from `positions` and yield results, one file at a time: if its process is killed, the file is the reason.
+    Ends after a kill where the workplace does not last; then positions may remain."""
+    while positions:
+        at = positions.pop(0)
         ((_, done),) = _streamed(place, work, [files[at]])
         was_killed = isinstance(done.exception(), place.killed)
         why = f"The process that read {files[at].trace.path} was killed, perhaps for memory. Record fewer steps."
@@ -166,6 +169,7 @@ def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
 
 
 def _size(files: RankFiles) -> int:
+    """Bytes of a trace and the files beside it; 0 if one of them cannot be looked up."""
     try:
         return sum(path.stat().st_size for path in (files.trace.path, *files.beside.values()))
     except OSError:
@@ -189,6 +193,7 @@ class _Checked(Struct, frozen=True):
     version: str
 
     def __call__(self, *args: Any) -> Any:
+        """Do the work. Raises OtherVersionError, with the version here, if that is another one."""
         if version() != self.version:
             raise OtherVersionError(version())
         return self.work(*args)
@@ -212,7 +217,7 @@ class _Alive(Struct):
     empty_since_s: float | None = None
 
     def __call__(self) -> None:
-        """Raises InputError once there has been no worker for as long as one is waited for."""
+        """Raises InputError once there has been no worker for WORKERS_S, as seen from call to call."""
         if self.client.scheduler_info()["workers"]:
             self.empty_since_s = None
         elif self.empty_since_s is None:
@@ -232,28 +237,29 @@ class _OnCluster(Executor):
         self._executor, self._address = executor, address
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """As of any executor; the future may end with InputError."""
-        told: Future[T] = Future()
+        """As of any executor; ends with InputError if the cluster is gone or a worker has another version."""
+        answer: Future[T] = Future()
 
-        def over(done: Future[T]) -> None:
-            """Hand the outcome of the cluster's future on to `told`, which the caller holds."""
-            if told.cancelled():
+        def pass_on(done: Future[T]) -> None:
+            """Hand the outcome of the cluster's future on to `answer`, which the caller holds."""
+            if answer.cancelled():
                 return
             ended = InputError(f"{self._name} is no longer running. Start it again.")
             error = ended if done.cancelled() else done.exception()
             if error is None:
-                told.set_result(done.result())
+                answer.set_result(done.result())
             else:
-                told.set_exception(self._in_a_sentence(error))
+                answer.set_exception(self._in_a_sentence(error))
 
-        self._executor.submit(_Checked(fn, version()), *args, **kwargs).add_done_callback(over)
-        return told
+        self._executor.submit(_Checked(fn, version()), *args, **kwargs).add_done_callback(pass_on)
+        return answer
 
     @property
     def _name(self) -> str:
         return f"The Dask cluster {self._address}"
 
     def _in_a_sentence(self, error: BaseException) -> BaseException:
+        """An InputError for a worker of another version; any other error as it is."""
         if not isinstance(error, OtherVersionError):
             return error
         return InputError(
@@ -262,16 +268,14 @@ class _OnCluster(Executor):
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancels what is not done, unless it is to wait."""
+        """End the executor; unless it is to wait, Dask cancels what is not done. `cancel_futures` is not used."""
         self._executor.shutdown(wait=wait)
 
 
 @contextmanager
 def _on_cluster(address: str, jobs: int) -> Iterator[Workplace]:
-    """`address` is a scheduler's, or "local": then `jobs` workers are started here. Raises InputError if there is none.
-
-    Work that killed its worker has been tried by Dask on others.
-    """
+    """A context: the scheduler at `address`, or, if "local", `jobs` workers started here. Raises InputError if none.
+    Work ends with KilledWorker after Dask has tried it on several workers."""
     try:
         from distributed import Client, KilledWorker, LocalCluster
     except ImportError:
@@ -294,12 +298,12 @@ def _on_cluster(address: str, jobs: int) -> Iterator[Workplace]:
 
 
 def _require_workers(client: Any, address: str) -> None:
-    """Raises InputError if there are none, or if some lack this program: they would not survive being asked for it."""
+    """Raises InputError if none joins in WORKERS_S, or if some lack this program: work would end those."""
     try:
         client.wait_for_workers(1, timeout=WORKERS_S)
     except TimeoutError:
         raise InputError(f"No worker has joined {address} in {WORKERS_S} s. {_start(address)}") from None
-    told = client.run(eval, _IS_THERE, on_error="return")
-    without = sum(one is not True for one in told.values())
+    answers = client.run(eval, _IS_THERE, on_error="return")
+    without = sum(one is not True for one in answers.values())
     if without:
-        raise InputError(f"{without} of {len(told)} workers of {address} lack diagnose. Install it on all of them.")
+        raise InputError(f"{without} of {len(answers)} workers of {address} lack diagnose. Install it on all of them.")

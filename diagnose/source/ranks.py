@@ -60,7 +60,7 @@ def find(paths: Sequence[str | Path], seen: dict[str, Place] | None = None) -> t
 
 
 def address(place: Place) -> str:
-    """What tells a place from others, as it was given."""
+    """The URL, with its secrets, or path of a place, as it was given: the key of `seen`."""
     return place.url if isinstance(place, Remote) else str(place)
 
 
@@ -96,7 +96,7 @@ def _expanded(given: str | Path) -> Sequence[Place]:
 
 
 def _in_folder(folder: Place, seen: dict[str, Place]) -> list[Place]:
-    """The traces in a folder and in those inside it, in natural order. Raises InputError."""
+    """The traces in a folder and its subfolders, in natural order; adds all files to `seen`. Raises InputError."""
     try:
         inside: Mapping[str, Place] = remote.inside(folder) if isinstance(folder, Remote) else _local(folder)
     except StorageError as error:
@@ -117,7 +117,7 @@ def _in_folder(folder: Place, seen: dict[str, Place]) -> list[Place]:
 
 
 def _local(folder: Path) -> dict[str, Place]:
-    """Files named as any that are read, by their path from the folder."""
+    """Files whose name may be that of a trace or of a file beside one, by their path from the folder."""
     files = (file for file in folder.rglob("*") if _TRACES.fullmatch(file.name) and file.is_file())
     return {file.relative_to(folder).as_posix(): file for file in files}
 
@@ -128,7 +128,7 @@ def _natural(path: str) -> list[tuple[int, int, str]]:
 
 
 def read(path: Place, part: int | None = None) -> Rank:
-    """The rank in one file, or one of several. Raises InputError with the reason if it cannot be had."""
+    """The rank in one file; of several that of `part`. Raises InputError with the reason if it cannot be had."""
     path = _a_file(path)
     head = stream.head(path)
     if not head:
@@ -147,7 +147,7 @@ def read(path: Place, part: int | None = None) -> Rank:
 
 
 def _a_file(path: Place) -> Place:
-    """The same file, of a URL with its size. Raises InputError if it is anything else."""
+    """The place, a URL with its size looked up. Raises InputError for a folder, a pipe, or a URL without an answer."""
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace.")
     if isinstance(path, Remote):

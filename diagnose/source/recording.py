@@ -40,7 +40,7 @@ class RankFiles(Struct, frozen=True):
     context: Context | None = None
 
     def without(self, kind: str) -> RankFiles:
-        """The same without one file."""
+        """The same without the file of one kind."""
         return replace(self, beside={one: path for one, path in self.beside.items() if one != kind})
 
     def absolute(self) -> RankFiles:
@@ -59,7 +59,7 @@ class Recordings(Struct, frozen=True):
 
 
 def find(paths: Sequence[str | Path]) -> Recordings:
-    """The recordings in the paths. A trace that was named, rather than its folder, is used alone. Raises InputError."""
+    """The recordings in the paths. Files beside a trace count only if its folder was named. Raises InputError."""
     seen: dict[str, Place] = {}
     manifests: dict[Place, _Contexts | None] = {}
     notes: list[IntegrityNote] = []
@@ -85,21 +85,21 @@ def find(paths: Sequence[str | Path]) -> Recordings:
 
 
 def _about(trace: Place, seen: dict[str, Place]) -> tuple[Manifest | None, Report | None, list[IntegrityNote]]:
-    """The manifest, the trials and notes on both, from the files in the trace's folder."""
+    """The manifest and trials in the trace's folder, None if not there or not usable, and notes on both."""
     manifest: Manifest | None = None
     trials: Report | None = None
-    told, others = list[IntegrityNote](), list[IntegrityNote]()
+    manifest_notes, trials_notes = list[IntegrityNote](), list[IntegrityNote]()
     if path := seen.get(ranks.address(trace.with_name("manifest.json"))):
         lost = "It is not used: times without the profiler and the run's settings are not known."
-        manifest, told = beside.read(path, Manifest, SCHEMA_VERSION, lost, "Record again to have them.")
+        manifest, manifest_notes = beside.read(path, Manifest, SCHEMA_VERSION, lost, "Record again to have them.")
     if path := seen.get(ranks.address(trace.with_name("trials.json"))):
         lost, again = "The report lacks the trials.", "Try again: diagnose try."
-        trials, others = beside.read(path, Report, TRIALS_VERSION, lost, again)
-    return manifest, trials, [*told, *others]
+        trials, trials_notes = beside.read(path, Report, TRIALS_VERSION, lost, again)
+    return manifest, trials, [*manifest_notes, *trials_notes]
 
 
 def _beside(trace: Place, seen: dict[str, Place]) -> dict[str, Place]:
-    """The files beside a trace that our recorder named, by kind."""
+    """The files beside a trace, by kind; none for a trace whose name is not as our recorder's."""
     if (stem := _stem(trace)) is None:
         return {}
     there = {
@@ -121,7 +121,7 @@ def costs_beside(trace: Place) -> str | None:
 
 
 def read(files: RankFiles) -> Rank:
-    """The rank in a trace, with what its detail recording and manifest add. Raises InputError if there is no trace."""
+    """The rank in a trace, with what its manifest and the files beside it add. Raises InputError if unreadable."""
     rank = replace(ranks.read(files.trace.path, files.trace.part), context=files.context)
     own = None if files.context is None else files.context.rank
     if own is not None:
@@ -147,7 +147,7 @@ def _noted(rank: Rank, *notes: IntegrityNote) -> Rank:
 
 
 def _timed(rank: Rank, files: RankFiles) -> Rank:
-    """The rank with the device times of the recording without ops, if there is one of the same steps."""
+    """The rank, and the timing in its context, by the recording without ops, if there is one of the same steps."""
     known = None if rank.context is None else rank.context.rank
     if "device" not in files.beside or known is None or known.device_timing is None:
         return rank
@@ -166,7 +166,7 @@ def _timed(rank: Rank, files: RankFiles) -> Rank:
 
 
 def _marks(device: Rank, timed: Timed) -> tuple[Step, ...]:
-    """The steps of a recording without ops on its clock: it marks none itself, unless Nsight Systems made it."""
+    """The steps, without settling ones, of a recording without ops, on its clock: its marks, else by the manifest."""
     bounds = [at - device.zero_unix_ns for at in timed.bounds_unix_ns]
     by_clock = [Step(timed.first_step + k, *pair) for k, pair in enumerate(pairwise(bounds))]
     return (device.steps if device.provenance.step_marker == "ProfilerStep" else tuple(by_clock))[timed.settling or 0 :]
@@ -194,7 +194,7 @@ class _Contexts:
         self._by_number = {rank.rank: rank for rank in reversed(manifest.ranks)}
 
     def of(self, trace: str) -> Context | None:
-        """Of the rank that names the file, else of the one of its number."""
+        """The context of a trace by its name: of the rank that names it, else of the one of its number; else None."""
         about, index = self.manifest, arrangement.rank_in_name(trace)
         own = self._by_name.get(trace) or (None if index is None else self._by_number.get(index))
         if own is None:
@@ -204,6 +204,7 @@ class _Contexts:
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
+    """Notes of a manifest: its own, that it is incomplete, and on ranks without a trace or that were only timed."""
     yield from _notes(manifest.notes)
     if not manifest.complete:
         yield IntegrityNote("The recording is incomplete.", "Later parts are missing.", Severity.WARNING)
@@ -224,10 +225,8 @@ CHANGED = 0.05  # Share by which medians differ; of equal runs on one GPU machin
 
 
 def notes(rank: RankManifest) -> Iterator[IntegrityNote]:
-    """On switches that cost time, and on steps without the profiler, before the recordings and after.
-
-    None on steps if half of either lie about the others'.
-    """
+    """On switches that cost time, and on step times without the profiler that differ before and after the recordings.
+    These differ if the medians do by over CHANGED, and each median lies outside the other's quartiles."""
     flags, algorithms = rank.flags, "torch.use_deterministic_algorithms"
     fills = " and its fill_uninitialized_memory" * bool(flags.fill_uninitialized_memory)
     switches = {algorithms + fills: flags.deterministic_algorithms, "cudnn.deterministic": flags.cudnn_deterministic}
@@ -260,7 +259,7 @@ def _rises(times_ns: Sequence[int]) -> bool:
 
 
 def _quartiles(timed: Timed | None) -> tuple[int, int, int] | None:
-    """Of the steps' times by the process's clock; None without any."""
+    """(lower quartile, median, upper quartile) of the wall times of steps, in ns; None without any."""
     if timed is None or not timed.wall_ns:
         return None
     low, middle, high = np.percentile(timed.wall_ns, (25, 50, 75))

@@ -109,14 +109,14 @@ def logs_in(folder: Path) -> list[Path]:
 
 
 def earlier_attempts(path: Path) -> list[Path]:
-    """Logs of processes that made steps as the rank of a log and ended before it began, in order."""
+    """Logs of earlier processes of the same rank, which ended before the log at `path` began, in order."""
     beside = path.parent.glob(f"{path.name.removesuffix('.watch')}.attempt-*.watch")
     numbers = [(int(found[1]), one) for one in beside if (found := _ATTEMPT.match(one.name))]
     return [one for _, one in sorted(numbers)]
 
 
 def read(path: Path) -> RunLog:
-    """The log of a rank, with all that can be read of it. Raises InputError if that is not even its beginning."""
+    """The log of a rank, as far as it is readable. Raises InputError if its first record is missing or too new."""
     damage = [0]
     try:
         records = list(_records(path, damage))
@@ -165,7 +165,7 @@ def _named(columns: tuple[str, ...], row: Row) -> dict[str, int]:
 
 
 def _records(path: Path, damage: list[int]) -> Iterator[_Any]:
-    """What is whole of a file; counts into `damage` what is not, but for a last record that has been cut off."""
+    """The valid records of a file; adds to `damage[0]` for each invalid one, but not for a last one that is cut off."""
     with path.open("rb") as file:
         content = file.read(MOST_FILE_BYTES)
         damage[0] += bool(file.read(1))
@@ -194,7 +194,7 @@ def _records(path: Path, damage: list[int]) -> Iterator[_Any]:
 
 
 def _in_order(by_number: dict[int, _Window], damage: list[int]) -> Iterator[Window]:
-    """Windows that follow each other in time; others, which only a damaged file has, are left out."""
+    """Windows by number; those that overlap the one before or do not add up are left out and counted as damage."""
     ended_ns = 0
     for number in sorted(by_number):
         one = by_number[number]

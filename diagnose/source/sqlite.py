@@ -25,8 +25,8 @@ class Database:
     def __init__(self, path: Place, known: Mapping[str, tuple[str, str]]) -> None:
         """Raises InputError if it cannot be opened or its list of tables is damaged.
 
-        `known`: the columns that a table must have to be read under another name: one that begins with its own, or,
-        where it has the second ones as well, any. That is done where the table is not there, or empty.
+        `known`: by table, two lists of columns, split by spaces. Where a table is absent or empty, another is read as
+        it that has the first list, and either the second one too or a name that begins with the table's.
         """
         self.path = path
         self._names = dict[str, str]()
@@ -72,7 +72,7 @@ class Database:
         return found
 
     def _recognise(self, table: str, needed: Sequence[str], telling: Sequence[str]) -> None:
-        """Take an unknown table that has the needed columns for `table`, if that is absent or empty."""
+        """Read another table as `table`, if that is absent or empty: one with `needed`, and its name or `telling`."""
         candidates = [one for one in self.others if self.has(one, *needed)] if not self.filled(table) else []
         candidates = [one for one in candidates if one.startswith(table) or (telling and self.has(one, *telling))]
         if candidates:
@@ -89,7 +89,7 @@ class Database:
         return set(columns) <= self.tables.get(table, frozenset()) if table in self.tables else False
 
     def columns(self, table: str, names: Sequence[str], where: str = "", *values: int) -> dict[str, Array]:
-        """Columns as int64, in the order of the rows; -1 for NULL and columns that this file lacks."""
+        """Columns as int64, by row: -1 for NULL and columns that this file lacks, 0 for text without digits."""
         there = [name for name in names if self.has(table, name)]
         found = dict(zip(there, self.ints(table, [f"{_quoted(name)}" for name in there], where, *values), strict=True))
         count = len(found[there[0]]) if there else 0
@@ -117,7 +117,7 @@ class Database:
         return _quoted(self._names.get(table, table))
 
     def texts(self, table: str, ids: Array) -> dict[int, str]:
-        """The values of a table (id, value) for some ids."""
+        """The `value` of each of these ids in a table, as far as it has them; {} without these columns."""
         if not self.has(table, "id", "value"):
             return {}
         wanted = set(np.unique(ids).tolist())

@@ -47,6 +47,7 @@ def head(path: Place, size: int = 4096, raw: bool = False) -> bytes:
 
 
 def _is_gzip(file: BinaryIO) -> bool:
+    """Whether a file begins as gzip does; reading then starts at its beginning."""
     magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
     return magic == GZIP_MAGIC
@@ -58,7 +59,7 @@ def _plain(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _gathered(parts: Iterator[bytes], enough: int = PIECE_BYTES) -> Iterator[bytes]:
-    """The parts joined to pieces of at least `enough` bytes."""
+    """The parts joined to pieces of at least `enough` bytes; the last piece may be smaller."""
     held, size = list[bytes](), 0
     for part in parts:
         held.append(part)
@@ -111,6 +112,7 @@ def _before_the_error(engine: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
 
 
 def _refuse_bomb(path: Place, read: int, written: int) -> None:
+    """Raise InputError if so many bytes `written` from so few `read` must be a compression bomb."""
     if written > BOMB_BYTES and written > BOMB_RATIO * read:
         raise InputError(
             f"{path} expands more than {BOMB_RATIO} times, like a compression bomb. "

@@ -89,7 +89,7 @@ def _digits(value: object) -> int:
 
 
 def links_table(spans: pd.DataFrame, columns: Columns, id_of: IntArray, damage: Damage) -> pd.DataFrame:
-    """Which span caused which; `id_of` gives the id of each of the reader's rows, or -1."""
+    """The links between spans: launches, forward ops, waits. `id_of`: the span of each of the reader's rows, or -1."""
     kind, correlation = spans["kind"].cat.codes.to_numpy(), spans["correlation"].to_numpy()
     calls = np.flatnonzero(is_kind(kind, (SpanKind.RUNTIME, SpanKind.DRIVER)))
     launch = _launches(spans, calls, np.flatnonzero(is_kind(kind, DEVICE_WORK)), damage)
@@ -130,37 +130,37 @@ _ASKED = {ApiKind.KERNEL_LAUNCH: "kernel", ApiKind.COPY: "memcpy", ApiKind.MEMSE
 
 
 def _launches(spans: pd.DataFrame, calls: IntArray, work: IntArray, damage: Damage) -> tuple[IntArray, IntArray]:
-    """(call, work) ids of all device work whose launching call is known."""
+    """(call ids, work ids) of device work with a known launch: by correlation; where work has none, by op or order."""
     correlation = spans["correlation"].to_numpy()
     call_of, work_of = matched(calls, correlation[calls], work, correlation[work])
     if (correlation[work] > 0).all():
         return call_of, work_of
     # Other work that names a call was launched by one that is not in the file.
-    asked = spans.iloc[np.setdiff1d(work[correlation[work] <= 0], work_of)]
-    asking = spans.iloc[np.setdiff1d(calls, call_of)]
-    what = asking["name"].map(lambda name: _ASKED.get(api_kind(name)))
-    asking = asking.assign(what=what.astype(object))[what.notna()].rename_axis("call").reset_index()
-    asked = asked.assign(what=asked["kind"].astype(object)).rename_axis("work").reset_index()
-    by_op = _by_op(asking, asked)
-    left = asking[~asking["call"].isin(by_op["call"])], asked[~asked["work"].isin(by_op["work"])]
-    found = pd.concat([by_op, _by_order(*left)])
+    free_work = spans.iloc[np.setdiff1d(work[correlation[work] <= 0], work_of)]
+    free_calls = spans.iloc[np.setdiff1d(calls, call_of)]
+    what = free_calls["name"].map(lambda name: _ASKED.get(api_kind(name)))
+    free_calls = free_calls.assign(what=what.astype(object))[what.notna()].rename_axis("call").reset_index()
+    free_work = free_work.assign(what=free_work["kind"].astype(object)).rename_axis("work").reset_index()
+    by_op = _by_op(free_calls, free_work)
+    unpaired = free_calls[~free_calls["call"].isin(by_op["call"])], free_work[~free_work["work"].isin(by_op["work"])]
+    found = pd.concat([by_op, _by_order(*unpaired)])
     damage.joined += len(found)
     return np.append(call_of, found["call"]).astype(np.int64), np.append(work_of, found["work"]).astype(np.int64)
 
 
-def _by_op(asking: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
+def _by_op(calls: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
     """Pairs of calls and work of one op (External id), matched by their order; work does not start before its call."""
     keys = ["external_id", "what"]
-    sides = [side[side["external_id"] > 0] for side in (asking, asked)]
+    sides = [side[side["external_id"] > 0] for side in (calls, work)]
     numbered = [side.assign(place=side.groupby(keys).cumcount()) for side in sides]
     pairs = numbered[0].merge(numbered[1], on=[*keys, "place"])
     return pairs[pairs["start_ns_x"] <= pairs["start_ns_y"]]
 
 
-def _by_order(asking: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
+def _by_order(calls: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
     """Pairs of the last calls and the last work on a single stream, if each work starts after its call; else none."""
-    asked, sure = asked.tail(len(asking)), asked["track"].nunique() == 1 and len(asking) <= len(asked)
-    pairs = asking.reset_index(drop=True).merge(asked.reset_index(drop=True), left_index=True, right_index=True)
+    work, sure = work.tail(len(calls)), work["track"].nunique() == 1 and len(calls) <= len(work)
+    pairs = calls.reset_index(drop=True).merge(work.reset_index(drop=True), left_index=True, right_index=True)
     sure &= bool(((pairs["what_x"] == pairs["what_y"]) & (pairs["start_ns_x"] <= pairs["start_ns_y"])).all())
     return pairs if sure else pairs.iloc[:0]
 
@@ -168,7 +168,7 @@ def _by_order(asking: pd.DataFrame, asked: pd.DataFrame) -> pd.DataFrame:
 def side_tables(
     columns: Columns, id_of: IntArray, spans: pd.DataFrame, tracks: pd.DataFrame, links: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:
-    """Every side table by name, labelled by span id; `id_of` gives the id of each of the reader's rows, or -1."""
+    """Every side table by name, labelled by span id; `id_of`: the span of each of the reader's rows, or -1."""
     side = {kind: _side(columns.side.pop(kind), id_of) for kind in list(columns.side)}
     kernels = side.get(SpanKind.KERNEL)
     copies = side.get(SpanKind.MEMCPY)
@@ -239,6 +239,7 @@ def _typed(frame: pd.DataFrame | None, table: schema.Table, texts: dict[str, Voc
 
 
 def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """The values in this type; integers are clipped to its range."""
     if dtype.kind == "i":
         info = np.iinfo(dtype)
         values = np.clip(values, info.min, info.max)
@@ -246,7 +247,7 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _work_items_to_blocks(kernels: pd.DataFrame, spans: pd.DataFrame, links: pd.DataFrame) -> None:
-    """HIP's module launches record the grid in work-items: divide it by the block (trace-format survey, ROCm)."""
+    """In place, divide the grid of HIP's module launches by the block: they record it in work-items."""
     launch = links[links["kind"] == LinkKind.LAUNCH.value]
     names = spans["name"].cat
     module_launch = np.flatnonzero([name.startswith("hipExtModuleLaunch") for name in names.categories])

@@ -8,10 +8,7 @@ from pathlib import Path
 
 
 def beside(path: Path, content: bytes) -> Path:
-    """A temporary file in the folder of `path` with this content, and the mode that `path` has, or would get.
-
-    Raises OSError, with nothing left.
-    """
+    """A temporary file beside `path` with this content and its mode, or a new file's. Raises OSError, nothing left."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

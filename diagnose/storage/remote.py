@@ -57,7 +57,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def asked(storage: Any, call: Callable[[], T]) -> T:
-    """What a filesystem answers, not from listings that it remembers. It tries again by itself. Raises StorageError."""
+    """The result of `call`, before which the filesystem forgets its cached listings. Its errors become StorageError."""
     try:
         storage.invalidate_cache()
         return call()
@@ -85,6 +85,7 @@ def _known(kind: str) -> Any:
 
 
 def _not_installed(kind: str) -> StorageError:
+    """The error of a scheme whose packages are missing, with what to install."""
     package = PACKAGES.get(kind, "and what it needs for that")
     return StorageError(
         errno.ENOSYS, f"{kind}:// needs packages that are not installed. Run: pip install fsspec {package}"
@@ -92,7 +93,7 @@ def _not_installed(kind: str) -> StorageError:
 
 
 def _web_options(configured: Mapping[str, Any]) -> dict[str, Any]:
-    """Files as they are, not compressed on the way. What users configured stays."""
+    """fsspec's options for web servers: content not compressed, limits on silence. Other options of the user stay."""
     import aiohttp
 
     wanted = {**configured.get("http", {}), **configured.get("https", {})}
@@ -141,7 +142,7 @@ class Remote:
         return Remote(urls.without_parameters(self.url).rstrip("/").rpartition("/")[0], folder=True)
 
     def with_name(self, name: str) -> Remote:
-        """What would have another name in the same folder. Nobody is asked whether it is there."""
+        """The place of another name in the same folder, which need not exist: its storage is not asked."""
         return Remote(urls.inside(self.parent.url, name))
 
     def absolute(self) -> Remote:
@@ -164,7 +165,7 @@ class Remote:
         return _remote(self.url, asked(storage, lambda: storage.info(path)))
 
     def open(self, mode: Literal["rb"] = "rb") -> BinaryIO:
-        """A copy of it. Raises StorageError."""
+        """An open copy: in memory if it is known to be small, else on disk. Raises StorageError."""
         if self.bytes is None or self.bytes > SMALL_BYTES:
             return local(self).open("rb")
         copy = BytesIO()
@@ -183,10 +184,7 @@ Place: TypeAlias = Path | Remote  # Where a file is: on this machine, or elsewhe
 
 
 def named(url: str) -> list[Remote]:
-    """What a URL stands for: a file, a folder, or those that fit a pattern; nothing if nothing lies there.
-
-    Raises StorageError.
-    """
+    """What a URL stands for: a file, a folder, or all that fit a pattern; [] if nothing. Raises StorageError."""
     storage, path = filesystem(url)
     bare = urls.without_parameters(url)
     if bare.endswith("/"):
@@ -208,8 +206,8 @@ def named(url: str) -> list[Remote]:
 def inside(folder: Remote) -> dict[str, Remote]:
     """All files in a folder and in those inside it, by their path from there, by one listing. Raises StorageError."""
     storage, root = filesystem(folder.url)
-    how = {"on_error": "raise"} if urls.is_web(folder.url) else {}
-    found = asked(storage, lambda: storage.find(root, detail=True, **how))
+    options = {"on_error": "raise"} if urls.is_web(folder.url) else {}
+    found = asked(storage, lambda: storage.find(root, detail=True, **options))
     infos = {_relative(name, root): info for name, info in found.items() if info.get("type") == "file"}
     return {name: _remote(urls.inside(folder.url, name), info) for name, info in infos.items()}
 
@@ -219,7 +217,7 @@ _kept: dict[Remote, tempfile.TemporaryDirectory[str]] = {}
 
 
 def local(place: Place) -> Path:
-    """The file at a place as one of this machine. Raises StorageError if it cannot be fetched."""
+    """A file of this machine with that content; a copy lasts until another place is copied. Raises StorageError."""
     if isinstance(place, Path):
         return place
     if place not in _kept:
@@ -243,10 +241,10 @@ def local(place: Place) -> Path:
 
 
 def _fetch(remote: Remote, into: BinaryIO) -> None:
-    """Raises StorageError, and OSError where there is no room."""
+    """Copy a file from its storage. Raises StorageError, and OSError where there is no room."""
     storage, path = filesystem(remote.url)
-    how = {"block_size": 0} if urls.is_web(remote.url) else {}  # Not every web server knows ranges.
-    with asked(storage, lambda: storage.open(path, "rb", **how)) as source:
+    options = {"block_size": 0} if urls.is_web(remote.url) else {}  # Not every web server knows ranges.
+    with asked(storage, lambda: storage.open(path, "rb", **options)) as source:
         while piece := _piece(source):
             _refuse_large(into.tell() + len(piece), copied=into.tell())
             into.write(piece)
@@ -255,6 +253,7 @@ def _fetch(remote: Remote, into: BinaryIO) -> None:
 
 
 def _piece(source: Any) -> bytes:
+    """The next 4 MiB of a file, less at its end, then nothing. Raises StorageError."""
     try:
         found: bytes = source.read(4 << 20)
     except Exception as error:
@@ -263,6 +262,7 @@ def _piece(source: Any) -> bytes:
 
 
 def _refuse_large(size: int, copied: int = 0) -> None:
+    """Raise StorageError if `size` bytes, `copied` of them already here, exceed our limit or the free disk."""
     if size > MOST_BYTES:
         raise StorageError(
             errno.EFBIG, f"it is larger than the limit of {MOST_BYTES / _GB:.0f} GB. Download it, and analyse the file"
@@ -272,6 +272,7 @@ def _refuse_large(size: int, copied: int = 0) -> None:
 
 
 def _no_room(size: int) -> StorageError:
+    """The error of a full disk; names the size of the copy unless that is 0."""
     takes = f"a copy of it takes {size / _GB:.1f} GB, and " if size else ""
     return StorageError(
         errno.ENOSPC, f"{takes}{tempfile.gettempdir()} has too little space. Set TMPDIR to a larger folder"

@@ -22,7 +22,7 @@ def scheme(url: str) -> str:
 
 
 def is_web(url: str) -> bool:
-    """Whether a web server answers it, which tells less than a storage does and takes nothing."""
+    """Whether it is of a web server, which tells less of its files than a storage does and cannot be written to."""
     return scheme(url) in _WEB
 
 
@@ -67,12 +67,12 @@ class StorageError(OSError):
 
     @property
     def is_missing(self) -> bool:
-        """Nothing lies there."""
+        """Whether nothing lies there."""
         return self.errno == errno.ENOENT
 
 
 def in_words(error: Exception) -> StorageError:
-    """What an exception of fsspec or one of its libraries means."""
+    """The StorageError for an exception of fsspec or its libraries: by HTTP status, else by its root cause."""
     if isinstance(error, StorageError):
         return error
     chain: list[BaseException] = [error]
@@ -81,7 +81,7 @@ def in_words(error: Exception) -> StorageError:
     status = next((found for one in chain if (found := _status(one)) is not None), None)
     # The root, as fsspec takes all failures of a web server for a missing file.
     root, name = chain[-1], type(chain[-1]).__name__
-    told = (
+    meanings = (
         (status in _MISSING or (not status and isinstance(root, FileNotFoundError)), errno.ENOENT, "it does not exist"),
         (
             status in _FORBIDDEN or (not status and (isinstance(root, PermissionError) or _OF_RIGHTS.search(name))),
@@ -101,7 +101,7 @@ def in_words(error: Exception) -> StorageError:
         ),
         (True, errno.EIO, "the connection failed"),
     )
-    return next(StorageError(number, text) for holds, number, text in told if holds)
+    return next(StorageError(number, text) for holds, number, text in meanings if holds)
 
 
 def _status(error: BaseException) -> int | None:
@@ -135,7 +135,7 @@ def candidates(recorded: str, here: Path) -> list[Path]:
     pure = _pure(recorded)
     names = [part for part in pure.parts if part != pure.anchor and part != ".."]
     ends = [Path(*names[first:]) for first in range(len(names))]
-    return [one.resolve() for one in [here / recorded, *(here / end for end in ends)] if _is_file(one)]
+    return [one.resolve() for one in [here / recorded, *(here / end for end in ends)] if _is_python_file(one)]
 
 
 def _pure(recorded: str) -> PurePosixPath | PureWindowsPath:
@@ -143,7 +143,7 @@ def _pure(recorded: str) -> PurePosixPath | PureWindowsPath:
     return PureWindowsPath(recorded) if windows else PurePosixPath(recorded)
 
 
-def _is_file(path: Path) -> bool:
+def _is_python_file(path: Path) -> bool:
     try:
         return path.suffix == ".py" and path.is_file()
     except (OSError, ValueError):

@@ -115,10 +115,10 @@ class Recorder:
     """The profiler, with what it has seen so far. All times are in ns."""
 
     def __init__(self) -> None:
-        self.place = ""
+        self.place = ""  # The line of the drawing that is being read, for errors.
         self.device = next(iter(DEVICES))
-        self.rank: tuple[int, int] | None = None
-        self.machine: tuple[str, int] | None = None
+        self.rank: tuple[int, int] | None = None  # This rank, and of how many.
+        self.machine: tuple[str, int] | None = None  # Its name, and how many devices it has.
         self.sync_events = False
         self._events: list[_Event] = []
         self._threads = {"main": _PID}
@@ -130,7 +130,7 @@ class Recorder:
         return self.device.startswith("AMD")
 
     def span(self, name: str, thread: str, start: int, end: int, args: dict[str, Any]) -> int:
-        """Record a span of a host thread. Returns its correlation, which only a call has."""
+        """Record a span of a host thread. Returns a new correlation id, which is written if the span is a call."""
         name = HOST_NAMES.get(name, name)
         name = re.sub("^cuda(?=[A-Z])", "hip", name) if self._amd else name
         category = next((category for category, form in _CATEGORIES.items() if re.match(form, name)), "user_annotation")
@@ -152,7 +152,7 @@ class Recorder:
     def work(
         self, name: str, track: str, start: int, end: int, call: int, said: dict[str, str], args: dict[str, Any]
     ) -> None:
-        """Record device work. `call` is the correlation of its launch, 0 if that was not recorded."""
+        """Record device work. `call`: correlation of its launch, 0 if not recorded; `said`: its words in a drawing."""
         found = re.fullmatch(r"(?:(\d+):)?(\d+)", track or ("0" if self._amd else "7"))
         if not found:
             raise ValueError(f"{track} is no stream")

@@ -43,12 +43,12 @@ _VALUE = re.compile(
 
 
 def is_noted(text: str) -> bool:
-    """Whether a line of a drawing, or any of it, is of what a trace says nothing."""
+    """Whether a line of a drawing, or any line of it, is about what a trace does not hold, and a manifest does."""
     return any(one.search(text) for one in _NOTED)
 
 
 def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
-    """Of this rank of a drawing, whose steps come each period."""
+    """What is noted of this rank of a drawing; `period_ns`: its step time, if no line says `timed`."""
     said, timed, searches = _THREADS.search(text), _TIMED.search(text), _BENCHMARK.search(text)
     threads, cores = (int(said["threads"]), int(said["cores"])) if said else (None, None)
     times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
@@ -67,7 +67,7 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
 
 
 def values(text: str) -> ValueGraph | None:
-    """Of the ops that are said to have been looked at, in two steps; None if none are. Raises ValueError."""
+    """The graph of the ops that the line `values` names, repeated in two steps; None without it. Raises ValueError."""
     if (line := _VALUES.search(text)) is None:
         return None
     ops = [part.strip() for part in line["ops"].split("|")]

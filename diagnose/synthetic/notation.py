@@ -126,7 +126,7 @@ def context(text: str, rank: int, ranks: int) -> Context | None:
 
 
 def values(text: str) -> ValueGraph | None:
-    """What it would have seen of values; None if that is not drawn. Raises DrawingError."""
+    """The graph of equal values that `diagnose profile` would have seen; None if none is drawn. Raises DrawingError."""
     try:
         return manifest.values(text)
     except (ValueError, IndexError) as error:
@@ -150,6 +150,7 @@ def trace(text: str) -> bytes:
 
 
 def _drawn(text: str) -> _Drawing:
+    """The drawing of one rank. Lines with items are read last, as all settings hold for them. Raises DrawingError."""
     drawing = _Drawing()
     lines = enumerate(text.splitlines(), 1)
     for number, line in sorted(lines, key=lambda line: line[1].split()[:1] in (["cpu"], ["gpu"])):  # rows last
@@ -163,11 +164,13 @@ def _drawn(text: str) -> _Drawing:
 
 
 class _Drawing:
+    """A drawing of one rank on its way into a Recorder."""
+
     def __init__(self) -> None:
         self.recorder = Recorder()
         self.steps, self.period_ns = 1, 0
-        self.graphs: dict[tuple[str, int], int] = {}
-        self.memory: tuple[int, int, int] | None = None
+        self.graphs: dict[tuple[str, int], int] = {}  # Correlations of cudaGraphLaunch calls, by thread and start.
+        self.memory: tuple[int, int, int] | None = None  # Bytes: allocated and reserved, and more of both per step.
 
     def read(self, tokens: list[str]) -> None:
         """Take in a line. Raises ValueError."""
@@ -230,7 +233,8 @@ class _Drawing:
             track = track if is_bar else self._draw(row, track, " ".join(item))
 
     def _draw(self, row: str, track: str | None, text: str) -> str:
-        """Draw an item of a row on its track; None if it is the first, which names the track. Returns the track."""
+        """Draw an item of a row in all its steps. `track`: the thread or stream; None: the item is the row's first, and
+        may name it. Returns the track."""
         found = _ITEM.match(text)
         if not found or (track is not None and found["track"]):
             raise ValueError(f"{text} is no item, which is NAME START-END and then words, times in ms")
@@ -268,6 +272,7 @@ class _Drawing:
 
 
 def _device(part: str) -> str:
+    """The name in DEVICES that has this part. Raises ValueError unless it is exactly one."""
     named = [name for name in DEVICES if part in name]
     if len(named) != 1:
         raise ValueError(f"the device is one of {', '.join(DEVICES)}")

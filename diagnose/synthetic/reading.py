@@ -13,10 +13,8 @@ from diagnose.synthetic import notation
 
 
 def facts_of(text: str) -> Facts:
-    """The facts of a drawing.
-
-    Of several ranks it is the one that the others wait for, or the first if they do not wait. Raises DrawingError.
-    """
+    """The facts of a drawing; of several ranks, those of the one that the others wait for, with what is known of these
+    (`peers`), or of the first if they cannot be compared or do not wait. Raises DrawingError."""
     drawn = facts_of_ranks(text)
     others = compare({facts.rank.index: optional(collective_sequence, facts) for facts in drawn})
     if others is None:

@@ -54,7 +54,7 @@ def run_of(text: str) -> RunFacts:
 
 
 def interval(step: int, **more: int | bool) -> Interval:
-    """Of a step in ns; `ended` is filled in by `written`."""
+    """An Interval of a step of so many ns, with these other fields; all else is 0, as `ended`, which `written` sets."""
     return Interval(**dict.fromkeys(Interval._fields, 0) | {"step": step, "epoch": False} | more)  # type: ignore[arg-type]
 
 
@@ -67,7 +67,7 @@ def written(
     ended: bool = True,
     loading: list[object] | None = None,
 ) -> RunLog:
-    """The log as the recorder writes it."""
+    """The log of these steps, written into the folder by the recorder's code, and read back."""
     now, made, first = START_NS, Windows(0), interval(START_NS)._replace(ended=START_NS)
     row = [int(getattr(first, name, 0)) for name in COLUMNS]
     records: list[list[object]] = [["begin", 1, rank, world_size, 99, began_unix_ns, [*COLUMNS], row]]
@@ -99,6 +99,7 @@ def _loading(text: str) -> list[object] | None:
 
 
 def _steps(text: str) -> Iterator[Step]:
+    """The steps that a drawing's lines make, one by one. Raises DrawingError."""
     lines = filter(None, (line.partition("#")[0].strip() for line in text.splitlines()))
     for line in (line for line in lines if not _BATCHES.fullmatch(line)):
         first, *words = line.split(",")
@@ -119,6 +120,6 @@ def _steps(text: str) -> Iterator[Step]:
 
 
 def _millionths(found: re.Match[str], share: float) -> int:
-    """The number, or one on the way from the first to the last."""
+    """A drawn number times a million (ms as ns, MB as bytes), at this share of the way from its first to its last."""
     first = float(found["first"] or 0)
     return int(1e6 * (first + share * (float(found.groupdict().get("last") or first) - first)))

@@ -35,7 +35,7 @@ def on_timeline(facts: Facts, order: Ranked) -> tuple[RankedFinding, ...]:
 def spots(facts: Facts, edits: Sequence[Edit]) -> tuple[tuple[Spot, ...], int]:
     """The longest places on the timeline that edits touch, in order of time, and how many there are in all.
 
-    Where the timeline shows one step in more detail, that step's places come first.
+    Of more than MOST_SPOTS, those in the most typical step, which may be shown in more detail, are kept before others.
     """
     zero, end = window(facts)
     laid_out = lanes(facts)
@@ -52,7 +52,7 @@ def spots(facts: Facts, edits: Sequence[Edit]) -> tuple[tuple[Spot, ...], int]:
 
 
 def _rows(times: Intervals, owner: IntArray | int, lane: IntArray, first_of_track: dict[int, int]) -> IntArray:
-    """(lane, start, end) of each time; lane -1 where it has none."""
+    """(lane, start, end) of each time; lane -1: none. `owner`: its span, or one track, which means its first lane."""
     at = first_of_track.get(owner, -1) if isinstance(owner, int) else lane[owner]
     return np.column_stack((np.broadcast_to(at, times.size), times.starts, times.ends))
 
@@ -129,7 +129,7 @@ def timeline(facts: Facts) -> Timeline:
 
 
 def detailed(used: Steps, zero_ns: int) -> tuple[int, int]:
-    """From where to where the most typical step is, the one nearest to the median, from the given zero."""
+    """(start, end) of the most typical step, whose time is nearest to the median, in ns from `zero_ns`."""
     times = used.times_ns
     typical = int(np.abs(times - np.median(times)).argmin())
     low, high = used.bounds_ns[typical : typical + 2] - zero_ns
@@ -165,7 +165,7 @@ def _path_marks(facts: Facts, laid_out: Lanes, number: dict[Site | None, int]) -
 
 
 def _idle_marks(facts: Facts, number: dict[Site | None, int]) -> Marks:
-    """Idle gaps in the first lane, labelled with the line they come from; with them what is neither busy nor idle."""
+    """Idle gaps in the first lane, labelled with their line, and stretches in which device work was not recorded."""
     found = optional(idle_gaps, facts)
     if found is None:
         return NO_MARKS
@@ -183,7 +183,7 @@ def _idle_marks(facts: Facts, number: dict[Site | None, int]) -> Marks:
 
 
 def _labelled(facts: Facts, merged: list[tuple[int, int, Marks, int]]) -> tuple[tuple[str, ...], tuple[MarkTable, ...]]:
-    """The distinct labels, and the tables of marks with a position in these for each mark."""
+    """The distinct labels; per item of `merged` (from, to, marks, resolution) a table with positions in them."""
     codes = np.unique(np.concatenate([marks.label for _, _, marks, _ in merged]))
     names = facts.rank.spans["name"].cat.categories
     sites = _sites(facts)

@@ -25,7 +25,7 @@ RUN = 4  # Short marks are drawn as one up to so many resolutions, so that a lon
 
 
 class Marks(Struct, frozen=True):
-    """Bars in lanes, in order of lane and start; in a lane they do not overlap. All arrays of shape (marks,)."""
+    """Bars in lanes. Merging needs them `in_order`, without overlaps in a lane. All arrays of shape (marks,)."""
 
     lane: IntArray
     start_ns: IntArray
@@ -137,7 +137,7 @@ DEPTH = 3  # Ops inside ops inside ops are drawn; what is deeper is too narrow t
 
 @once
 def window(facts: Facts) -> tuple[int, int]:
-    """What is drawn: the used steps, and what the host did before to launch them, at most as long again."""
+    """(start, end) of what is drawn, ns: the used steps, and before, at most as long, the launches of their work."""
     used, work = steps(facts), device_work(facts)
     inside = (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns) & (work.launch >= 0)
     launched = facts.rank.spans["start_ns"].to_numpy()[work.launch[inside]].min(initial=used.start_ns)
@@ -168,6 +168,8 @@ def lanes(facts: Facts) -> Lanes:
 
 
 class _Drawing:
+    """Collects lanes, and the lane and kind of each span. `shown`: the time that is drawn, (start, end) in ns."""
+
     def __init__(self, facts: Facts, shown: tuple[int, int]) -> None:
         spans = facts.rank.spans
         self.facts = facts
@@ -218,9 +220,9 @@ class _Drawing:
         chosen = self._busiest(self.track[outer], (self.end - self.start)[outer], MOST_THREADS, "threads", always)
         for number, track in enumerate(chosen, start=1):
             name = "main thread" if track in always else f"thread {number}"
-            mine = self.track[ids] == track
-            for level in range(int(depth[mine].max(initial=-1)) + 1):
-                these = ids[mine & (depth == level)]
+            on_track = self.track[ids] == track
+            for level in range(int(depth[on_track].max(initial=-1)) + 1):
+                these = ids[on_track & (depth == level)]
                 if level < DEPTH:
                     self._put(track, these, Lane(f"{name}: ops" if level == 0 else "", "host"))
                     self.kind[these] = kind[these]
@@ -233,12 +235,13 @@ class _Drawing:
             self.kind[calls.ids[calls.blocks]] = MARK_KINDS.index(MarkKind.SYNC)
 
     def _put(self, track: int, ids: IntArray, lane: Lane) -> None:
+        """Add a lane, and put these spans of a track into it."""
         self.first_of_track.setdefault(track, len(self.lanes))
         self.lane[ids] = len(self.lanes)
         self.lanes.append(lane)
 
     def _busiest(self, track: IntArray, dur: IntArray, most: int, what: str, always: tuple[int, ...] = ()) -> list[int]:
-        """The tracks with most time, `most` of them; those of `always` that have any are among them."""
+        """The tracks with most time, at most `most`, those of `always` first; `left_out` notes the number of others."""
         total = np.bincount(track, weights=dur)
         order = [int(one) for one in np.argsort(-total, kind="stable") if total[one] > 0]
         order.sort(key=lambda one: one not in always)
@@ -259,6 +262,7 @@ def _depths(track: IntArray, start: IntArray, end: IntArray) -> IntArray:
 
 
 def _is_step_mark(facts: Facts) -> npt.NDArray[np.bool_]:
+    """Whether each span marks a training step. Shape (spans,)."""
     names = facts.rank.spans["name"].cat
     marks = np.array([kinds.activity(name) is Activity.STEP for name in names.categories], dtype=bool)
     return marks[names.codes.to_numpy()] if len(marks) else np.zeros(len(facts.rank.spans), dtype=bool)

@@ -34,7 +34,7 @@ PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 
 
 def launch_curve(facts: Facts) -> LaunchCurve:
-    """The curve over the timeline. Raises Missing like `launch_table`."""
+    """Queue depth and launch delay per piece of the timeline that has launches. Raises Missing like `launch_table`."""
     table, (zero, end) = launch_table(facts), window(facts)
     moment = facts.rank.spans["start_ns"].to_numpy()[table.call] - zero
     width = (end - zero) // MOST_POINTS + 1
@@ -50,7 +50,7 @@ def launch_curve(facts: Facts) -> LaunchCurve:
 
 
 def copy_sizes(facts: Facts) -> CopySizes:
-    """Copies whose size was recorded. Raises Missing without device work."""
+    """Copies of the used steps by direction, host memory and size. Raises Missing without device work."""
     table, used, work = facts.rank.copies, steps(facts), device_work(facts)
     if not len(work.ids):
         raise NO_DEVICE
@@ -70,7 +70,7 @@ def copy_sizes(facts: Facts) -> CopySizes:
 
 
 def collective_bars(facts: Facts) -> tuple[CollectiveBar, ...]:
-    """Communication kernels of the used steps in order of start; the longest MOST_POINTS. Raises Missing as theirs."""
+    """The longest communication kernels of the used steps, by start. Raises Missing like `collective_table`."""
     table, time, (zero, _) = collective_table(facts), device_time(facts), window(facts)
     chosen = np.flatnonzero(table.in_steps & ~table.on_host)
     start, end = table.times.starts[chosen], table.times.ends[chosen]
@@ -90,7 +90,7 @@ def collective_bars(facts: Facts) -> tuple[CollectiveBar, ...]:
 
 
 def roofline_picture(facts: Facts) -> RooflinePicture:
-    """The dominant ops. Raises Missing without shapes, or if the device's rates are not known."""
+    """The longest ops, by name, sizes, type and cost. Raises Missing without shapes or rates of the device."""
     found, used, device = op_roofline(facts), steps(facts), peaks(facts)
     table, math = found.table, found.math_dtype
     rows = np.flatnonzero(table.in_steps & (table.flops > 0) & (table.bytes > 0) & (table.dur_ns > 0))
@@ -127,17 +127,18 @@ def roofline_picture(facts: Facts) -> RooflinePicture:
 
 
 def _roofline_kinds(table: MatmulOps, rows: IntArray, count: int) -> tuple[RooflineKind, ...]:
+    """Calls, time per step, FLOPs and bytes of the ops in `rows` by kernel kind, the longest first; `count`: steps."""
     found = []
     for code in np.unique(table.kind[rows]).tolist():
-        mine = rows[table.kind[rows] == code]
-        ns, flops, moved = (int(column[mine].sum()) for column in (table.dur_ns, table.flops, table.bytes))
+        of_kind = rows[table.kind[rows] == code]
+        ns, flops, moved = (int(column[of_kind].sum()) for column in (table.dur_ns, table.flops, table.bytes))
         per_step = round_half_up(ns, count)
-        found.append(RooflineKind(KERNEL_KINDS[code], len(mine), per_step, flops, moved, flops / ns * 1e9))
+        found.append(RooflineKind(KERNEL_KINDS[code], len(of_kind), per_step, flops, moved, flops / ns * 1e9))
     return tuple(sorted(found, key=lambda one: -one.ns))
 
 
 def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
-    """Memory over the whole recording. Raises Missing if no device memory with totals was recorded."""
+    """Memory over the whole recording, per device. Raises Missing if no device memory with totals was recorded."""
     events = facts.rank.memory
     events = events[(events["device_type"] > 0) & (events["allocated_bytes"] >= 0)]
     if not len(events):
@@ -158,7 +159,7 @@ def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
 
 @once
 def pictures(facts: Facts) -> Pictures:
-    """All of them. Raises Missing if no step can be measured; facts that reports have as tables say why one is None."""
+    """All pictures, None for one without facts: tables in reports say why. Raises Missing without a step to measure."""
     window(facts)
     return Pictures(
         launches=optional(launch_curve, facts),

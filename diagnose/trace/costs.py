@@ -110,6 +110,7 @@ def _shapes(text: str) -> list[Shape] | None:
 
 
 def _shape(value: object) -> Shape:
+    """The sizes in a JSON list; () for anything else."""
     if not isinstance(value, list) or len(value) > _MOST_DIMS:
         return ()
     shape = tuple(n for n in value if type(n) is int and 0 <= n < _MOST)
@@ -137,7 +138,7 @@ def _product(left: Shape, right: Shape, bias: Shape = ()) -> _Work:
 
 
 def _broadcast(a: list[int], b: list[int]) -> list[int]:
-    """The shape that both broadcast to; gives up if they do not."""
+    """The shape that both broadcast to. Raises ValueError if they do not."""
     width = max(len(a), len(b))
     pairs = list(zip([1] * (width - len(a)) + a, [1] * (width - len(b)) + b, strict=True))
     _require(all(m == n or 1 in (m, n) for m, n in pairs))
@@ -150,7 +151,7 @@ def _linear(sizes: list[Shape], outputs: object) -> _Work:
 
 
 def _grouped(sizes: list[Shape], outputs: object) -> _Work:
-    """torch._grouped_mm: rows of the left side, or the inner size, are shared out to groups; padding may be left."""
+    """torch._grouped_mm: groups divide the left rows or the inner size. An upper bound: rows may be padding."""
     left, right, ends = (*sizes, ())[:3]
     if len(left) == len(right) == 3:
         return _product(left, right)
@@ -161,7 +162,7 @@ def _grouped(sizes: list[Shape], outputs: object) -> _Work:
 
 
 def _convolution(image: Shape, weight: Shape, out: Shape, backward: bool) -> _Work:
-    """Of a transposed convolution the weight is [in, out / groups, ...], else [out, in / groups, ...].
+    """The work of a convolution, whose weight is [out, in / groups, ...], or [in, out / groups, ...] if transposed.
 
     Where both are possible, as channels in and out are equal, it is the one that multiplies less: strided convolutions
     put out less than they take in, transposed ones more. Of the input only what a kernel reaches is read. The gradients

@@ -54,10 +54,7 @@ _PROFILER = re.compile(r"(.*/)?torch\w*/(autograd/)?profiler\b")
 
 
 def marked_line(name: str) -> int:
-    """The line to which a range of `capture.agent.lines` says that a function comes; NO_MARK if it is no such range.
-
-    0: from then on no line is known.
-    """
+    """The line that a mark of `capture.agent.lines` names, 0 if it is unknown from then on; NO_MARK of other names."""
     mark = _MARK.match(name)
     return int(mark[1]) if mark else NO_MARK
 
@@ -161,7 +158,7 @@ _MODULES = {"collect": "gc", "sleep": "time", "tensor": "torch", "as_tensor": "t
 
 
 def named(frame: str, libraries: Collection[str] = ()) -> str:
-    """What to say of a frame that the user's code called: one of the names above, or its own without an address."""
+    """What to call a frame that the user's code called: OWN, TORCH, RECORDER, or its own name without an address."""
     if _RECORDER.search(frame):
         return RECORDER
     kind = callee_kind(frame)
@@ -192,7 +189,7 @@ class Callees(Struct, frozen=True):
     names: tuple[str, ...]
 
     def cut(self, times: Intervals) -> tuple[Intervals, IntArray]:
-        """Times, none of which are empty, in pieces that each have one name and line; and the time of each piece."""
+        """Times, none of them empty, in pieces of one name each, and for each piece the position of its time."""
         return intervals.cut(times, np.concatenate((self.start_ns, self.end_ns)))
 
     def at(self, moments_ns: IntArray, tracks: IntArray) -> IntArray:
@@ -212,7 +209,7 @@ class Callees(Struct, frozen=True):
         return found
 
     def longest(self, times: Intervals, tracks: IntArray) -> tuple[IntArray, IntArray]:
-        """The name that fills MOST of each time, else `OWN`; and a moment in it. Shapes (times,)."""
+        """The name that fills MOST of each time, else `OWN`; and the middle of its longest piece. Shapes (times,)."""
         name, moment = np.full(times.size, self.names.index(OWN)), (times.starts + times.ends) // 2
         some = np.flatnonzero(times.ends > times.starts)
         if not len(some):
@@ -232,13 +229,14 @@ class Callees(Struct, frozen=True):
 
 
 def _largest(group: IntArray, size: npt.NDArray[np.float64] | IntArray) -> IntArray:
+    """The position of the largest `size` in each group, in order of group."""
     order = np.lexsort((size, group))
     last: IntArray = order[np.append(group[order][1:] != group[order][:-1], True)[: len(order)]]
     return last
 
 
 def of_frames(spans: pd.DataFrame, libraries: Collection[str]) -> Callees:
-    """The calls that recorded frames show."""
+    """The calls that frames show: the user's own frames, what these call directly, our recorder's, collections."""
     labels, codes = spans["name"].cat.categories, spans["name"].cat.codes.to_numpy().astype(np.int64)
     ids = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))
     names = {name: k for k, name in enumerate((OWN, TORCH, RECORDER, COLLECTION))}
@@ -254,6 +252,6 @@ def of_frames(spans: pd.DataFrame, libraries: Collection[str]) -> Callees:
     collects = np.array([callee_kind(label) is CalleeKind.GARBAGE_COLLECTION for label in names], dtype=bool)
     asked = (name == names[COLLECTION]) & (up >= 0) & collects[name[up]]
     name = np.where(asked, name[up], name)
-    told = caller | ((up >= 0) & caller[up]) | np.isin(name, (names[RECORDER], names[COLLECTION]))
+    kept = caller | ((up >= 0) & caller[up]) | np.isin(name, (names[RECORDER], names[COLLECTION]))
     calls = ((name > names[COLLECTION]) & ~asked).astype(np.int64)
-    return Callees(start[told], end[told], track[told], name[told], calls[told], tuple(names))
+    return Callees(start[kept], end[kept], track[kept], name[kept], calls[kept], tuple(names))

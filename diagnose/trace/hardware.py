@@ -1,7 +1,7 @@
 """Peak rates of devices, by the name and size the recorder gives: what a kernel could reach at best.
 
 A device that is not known for sure has no peaks: a wrong peak is worse than none. In particular the variants for China
-(A800, H800, H20, L20) look like their parents and are not. `families` has what can be said of others.
+(A800, H800, H20, L20) look like their parents and are not. `estimated` says what can be said of others.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def estimated(device: Device | None, kernels: Iterable[str]) -> Peaks | None:
     head = ""
     if known is None and not name:
         starts = tuple(kernels)
-        told = (one for one in _KERNEL_FAMILIES if any(start.startswith(one[0]) for start in starts))
-        head, known = next(told, ("", None))
+        matching = (one for one in _KERNEL_FAMILIES if any(start.startswith(one[0]) for start in starts))
+        head, known = next(matching, ("", None))
     family = _FAMILIES.get(known) if known else None
     if known is None or family is None:
         return None
@@ -114,7 +114,7 @@ class Peaks(Struct, frozen=True):
     estimated: bool = False  # By the family: good for how types compare, not for how near a kernel comes to it.
 
     def tflops(self, dtype: str) -> float | None:
-        """The rate for a type as `kinds.math_dtype` names it."""
+        """The rate for a type as `kinds.math_dtype` names it; None if it is not supported or not known."""
         rates = {
             "fp32": self.fp32_tflops,
             "tf32": self.tf32_tflops,
@@ -141,7 +141,7 @@ def _known(
     pcie: int | None,
     *contained: str,
 ) -> Peaks:
-    """`tflops` are fp32, tf32, fp16, bf16, fp8; `memory` is GB/s and GB; `contained`, if not `name`: see _CONTAINED."""
+    """Register a device. `tflops`: fp32, tf32, fp16, bf16, fp8; `memory`: GB/s, GB; `contained`: see _CONTAINED."""
     known = KNOWN[name] = Peaks(name, *tflops, *memory, multiprocessors, link, pcie)
     for part in contained or (name,):
         _CONTAINED.setdefault(part, []).append(known)

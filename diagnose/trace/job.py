@@ -1,6 +1,6 @@
 """A job of many ranks: what each does between its collectives, and what they do together. It crosses processes.
 
-Times rise, sizes repeat and positions are small: of the 8 bytes of a number some 1 to 3 are left.
+Packed, an integer takes some 1 to 3 bytes instead of 8: times rise, sizes repeat and positions are small.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def packed(sequence: CollectiveSequence) -> bytes:
 
 
 def unpacked(data: bytes) -> CollectiveSequence:
-    """The sequence again."""
+    """The sequence that `packed` wrote: by pickle, so only for what our own processes sent."""
     found: CollectiveSequence = pickle.loads(zlib.decompress(data))
     return found
 
@@ -45,7 +45,7 @@ class _Packer(pickle.Pickler):
 
 
 def _narrowed(values: _Array) -> tuple[int, bool, str, bytes]:
-    """The first value, whether differences follow, of which type, and the values or differences."""
+    """(first value, whether differences follow, their type, the values or differences): arguments of `_array`."""
     plain, steps = _narrow(values), _narrow(np.diff(values))
     first = int(values[0]) if len(values) else 0
     if len(values) and steps.itemsize < plain.itemsize:
@@ -154,14 +154,14 @@ class Pipeline(Struct, frozen=True):
     rank_of: tuple[int, ...]  # The rank of each stage.
 
     def peers(self, rank: int, stage: IntArray, toward: IntArray) -> IntArray:
-        """The other rank of a rank's transfers; -1 unknown."""
+        """The other rank of a rank's transfers, by stage (-1: the first of the rank) and direction; -1 unknown."""
         own = np.where(stage >= 0, stage, self.rank_of.index(rank))
         other = own + toward
         known = (toward != 0) & (other >= 0) & (other < len(self.rank_of))
         return np.where(known, np.array(self.rank_of)[np.clip(other, 0, len(self.rank_of) - 1)], -1)
 
     def peers_of(self, one: CollectiveSequence) -> IntArray:
-        """The other rank of each of a rank's transfers, as recorded, or by side; -1 unknown, or no neighbour."""
+        """The other rank of each call, by stage and direction, else as recorded if a neighbour; -1 unknown or none."""
         by_side = self.peers(one.rank, one.calls.stage, one.calls.toward)
         place = {rank: at for at, rank in enumerate(self.ranks)}
         near = [rank for rank in self.ranks if abs(place[rank] - place[one.rank]) == 1]

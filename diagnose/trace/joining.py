@@ -81,7 +81,7 @@ def joined(timing: Rank, detail: Rank) -> Rank:
 
 
 def _calls(timing: Rank, detail: Rank) -> tuple[_Calls, _Calls]:
-    """The calls of both recordings, with names as numbers that both share; UNKNOWN if only one has the name."""
+    """The calls of both recordings, `what` numbered alike; UNKNOWN of those in `detail` that `timing` has none like."""
     names = timing.spans["name"].cat.categories
     same_name = names.get_indexer(detail.spans["name"].cat.categories)
     kinds_of = [call for call in CALLS if call not in OF_DEVICE or "launches" in detail.provenance.recorded]
@@ -159,9 +159,9 @@ def _partners(ours: _Calls, theirs: _Calls) -> IntArray:
 def _most_alike(step: IntArray, what: IntArray, count: IntArray, groups: IntArray, kinds_of: int) -> IntArray:
     """For each step the step of the detail recording with which most calls agree in number, or -1. Shape (steps,).
 
-    Of three or more equal ones the second: in the first one the recording begins, and after the last one it ends.
-
-    `groups`: step times `kinds_of` plus what, of each call of the detail recording.
+    Ties go to the earliest step, but to the very first one last if there are over two: in it the recording begins.
+    `step`, `what`, `count`: our groups of calls, and how many each has. `groups`: step times `kinds_of` plus what, of
+    each call of the detail recording.
     """
     their_groups, their_count = np.unique(groups, return_counts=True)
     steps = int(step.max(initial=-1)) + 1
@@ -177,12 +177,12 @@ def _most_alike(step: IntArray, what: IntArray, count: IntArray, groups: IntArra
     return best
 
 
-def _also_alike(partner: IntArray, ours: _Calls, theirs: _Calls, told: IntArray) -> IntArray:
-    """The partners, and of calls without one those that are alike by what is around them and `told` the same."""
+def _also_alike(partner: IntArray, ours: _Calls, theirs: _Calls, label: IntArray) -> IntArray:
+    """The partners; for calls without one, a call with the same calls around it, if all such have one `label`."""
     if (partner[ours.step >= 0] >= 0).all():
         return partner
     own, other = (Sequence(one.what, one.track, one.start_ns) for one in (ours, theirs))
-    by_calls_around = matching(own, other, told)
+    by_calls_around = matching(own, other, label)
     return np.where((partner < 0) & (ours.step >= 0), by_calls_around, partner)
 
 
@@ -194,7 +194,7 @@ def _shapes_of(detail: Rank, theirs: _Calls) -> IntArray:
 
 
 def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The timed ops with shapes and scalars of their partners in the detail recording; empty without one."""
+    """The timed ops with shapes and scalars of their partners in the detail recording; "" without a partner."""
     some = np.flatnonzero(partner >= 0)
     row = timing.ops.index.get_indexer(pd.Index(ours.ids[some]))
     origin = detail.ops.index.get_indexer(pd.Index(theirs.ids[partner[some]]))
@@ -239,8 +239,8 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     kept = np.flatnonzero((line >= 0) & (end >= start))
     kept = kept[np.lexsort((-end[kept], start[kept]))]
     inside = intervals.parents(track[kept], start[kept], end[kept])
-    told = np.stack((line, inner, callee))[:, kept]
-    kept = kept[(inside < 0) | (told != told[:, inside]).any(axis=0)]
+    labels = np.stack((line, inner, callee))[:, kept]
+    kept = kept[(inside < 0) | (labels != labels[:, inside]).any(axis=0)]
     names = detail.spans["name"].cat.categories
     frame = pd.Categorical.from_codes(line[kept], categories=names)
     codes, at = np.unique(inner[kept], return_inverse=True)
@@ -263,7 +263,7 @@ class _Parts(Struct, frozen=True):
 
 
 def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) -> _Parts:
-    """The parts of calls, as they begin, and of pauses, by where they lie on average; `tracks` are those of both."""
+    """A part per call, by its begin, and per distinct line of a pause, by mean time. `tracks`: calls', then pauses'."""
     called = frames.of_frames(detail.spans, detail.libraries)
     some = np.flatnonzero(pauses.ends > pauses.starts)
     pieces, of_some = called.cut(pauses.where(some))
@@ -289,7 +289,7 @@ def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) 
 
 
 def _shared_out(times: Intervals, owner: IntArray, ns: IntArray) -> Intervals:
-    """The part of its time that each has, one after the other, in proportion to `ns`; owners are in order."""
+    """The piece of its owner's time that each part has: in order, in proportion to `ns`. `owner` is sorted."""
     last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
     first, of = np.roll(last, 1), np.cumsum(np.roll(last, 1)) - 1
     past = np.cumsum(ns)
@@ -322,6 +322,7 @@ def _innermost(detail: Rank, moments_ns: IntArray, tracks: IntArray, counts: Cal
 
 
 def _note(detail: Rank, given: frozenset[str], share: float) -> IntegrityNote:
+    """The note on what came from the detail recording; a warning if that is nothing or of a small share of ops."""
     name = Path(detail.provenance.path).name
     if not given:
         return IntegrityNote(

@@ -262,7 +262,7 @@ def _demangled(text: str) -> str:
 
 
 def _examined(name: str) -> str:
-    """What kernel patterns are matched against; a mangled name stands behind what it says."""
+    """What kernel patterns are matched against: the normalised name; of a mangled one, behind its demangled form."""
     text = normalise(name[:_EXAMINED])
     return f"{_demangled(text)} {text}".lstrip()
 
@@ -323,7 +323,7 @@ def callee_kind(frame: str) -> CalleeKind:
 
 
 def step_number(name: str) -> int | None:
-    """The number in a profiler step's name."""
+    """The number in a profiler step's name; None for any other name."""
     return int(name[len("ProfilerStep#") :].partition(",")[0]) if activity(name) is Activity.STEP else None
 
 
@@ -334,8 +334,5 @@ def collective_of(name: str) -> str | None:
 
 
 def names_python(process: str) -> bool | None:
-    """Whether a process or thread is of the interpreter, or of a program of Python that gives itself another name.
-
-    None if it has no name.
-    """
+    """Whether a process or thread has a name of Python, or one that programs of Python give themselves; None of ""."""
     return bool(re.search(r"(?i)python|^(pt_|ray::|vllm|sglang)", process)) if process else None

@@ -37,8 +37,8 @@ def _number(text: str) -> int | float | str:
 def converted(raw: Any, form: type[T]) -> tuple[T, list[str]]:
     """What can be read of `raw`, and of the rest paths and reasons: "ranks[0].pid (Expected `int`, got `str`)".
 
-    A field takes its default; an element is left out. What then is empty, or lacks a required field, goes as a
-    whole, as does a list of numbers: places in it count. Raises msgspec.ValidationError if nothing can be read.
+    An unreadable field takes its default, an unreadable element is left out. What then is empty or lacks a required
+    field is left out too, and a list of numbers with a bad one. Raises msgspec.ValidationError if nothing is left.
     """
     dropped = list[str]()
     return msgspec.convert(_readable(raw, form, "", dropped), form), dropped

@@ -326,7 +326,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def most_asked(loaders: Sequence[Loader]) -> Loader | None:
-    """The loader that the training takes its batches from, as far as that can be told."""
+    """The loader that the training asked most often for batches, so likely its own; None without loaders."""
     return max(loaders, key=lambda loader: (loader.asked_timed or 0, loader.asked, loader.batches), default=None)
 
 

@@ -99,17 +99,15 @@ LEAST = 0.05  # Share of a stretch that is left at least, as what an event costs
 
 
 def moments(starts: IntArray, ends: IntArray, cost_ns: FloatArray) -> tuple[IntArray, FloatArray]:
-    """When events begin or end, each moment once, and half of what is spent on the events that do so.
-
-    Arrays of shape (events,), and of shape (moments,).
-    """
+    """The distinct moments, in order, at which events begin or end, and for each half the cost of these events.
+    Takes arrays of shape (events,), gives arrays of shape (moments,)."""
     at = intervals.distinct(np.append(starts, ends))
     halves = np.append(cost_ns, cost_ns) / 2
     return at, np.bincount(np.searchsorted(at, np.append(starts, ends)), halves, len(at)).astype(np.float64)
 
 
 def own_ns(at: IntArray, spent_ns: FloatArray) -> FloatArray:
-    """The own time from the first moment to each: half of what one spends it spends before, and half after it."""
+    """Time from the first moment to each without what is spent: half of that lies before its moment, half after."""
     length = np.diff(at).astype(np.float64)
     spent = np.minimum((spent_ns[:-1] + spent_ns[1:]) / 2, (1.0 - LEAST) * length)
     return np.concatenate(([0.0], np.cumsum(length - spent)))

@@ -195,7 +195,7 @@ class Rank(Struct, frozen=True):
 
     @property
     def times_ns(self) -> tuple[int, ...]:
-        """Of the marked steps, on the host."""
+        """Durations of the marked steps on the host."""
         return tuple(step.end_ns - step.start_ns for step in self.steps)
 
     @property

@@ -27,7 +27,7 @@ PAYLOAD_HEAD = struct.Struct("<4Q")  # Of a blob: domain, schema, bytes, and one
 
 
 def export(nsys: str, report: Path, target: Path) -> str:
-    """Export a report to SQLite, with blobs. Returns what went wrong, as a clause, or nothing."""
+    """Export a report to SQLite, with blobs. Returns what went wrong, as a clause; "" if nothing did."""
     try:
         known = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=HELP_S).stdout
         blobs = ["--include-blobs=true"] if "--include-blobs" in known else []
@@ -51,7 +51,7 @@ def _export(nsys: str, kind: str, options: list[str], report: Path, target: Path
 def _add_samples(nsys: str, report: Path, target: Path) -> None:
     """Bring payloads of samples from an export as JSON into one as SQLite.
 
-    Without them only lines are not known: whatever goes wrong, a full disk too, the export stays as it was.
+    Without them only lines are not known: whatever goes wrong, a full disk too, the export stays usable.
     """
     with suppress(sqlite3.Error, OSError, subprocess.TimeoutExpired), closing(sqlite3.connect(target)) as db:
         marks = dict(_marks(db))

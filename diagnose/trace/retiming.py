@@ -86,7 +86,7 @@ def retimed(rank: Rank, device: Rank, marks: tuple[Step, ...], op_ns: float = EV
 
 
 def without_first(rank: Rank, count: int) -> Rank:
-    """The rank without its first steps: what is in them belongs to none."""
+    """The rank without its first `count` steps; the spans in them belong to no step then."""
     if not count:
         return rank
     step = rank.spans["step"].to_numpy()
@@ -134,13 +134,13 @@ def _partners(rank: Rank, device: Rank, ours: _Side, theirs: _Side) -> IntArray:
 
 
 def _same_threads(rank: Rank, device: Rank, own: pd.DataFrame, other: pd.DataFrame) -> IntArray:
-    """For each track of `device` the thread of ours that it is, or -1: by its id, else by what most of its calls start.
+    """For each track of `device` our thread that it is, or -1: by its id, else that with most calls alike.
 
     Kineto writes another number for a thread of which it has recorded no op yet.
     """
     labels = [pd.Index(one.tracks["process"] + " " + one.tracks["thread"]) for one in (rank, device)]
     found: IntArray = labels[0].get_indexer(labels[1]).astype(np.int64)
-    counts = [told.groupby(["name", "work", "track"]).size() for told in (own, other)]
+    counts = [identities.groupby(["name", "work", "track"]).size() for identities in (own, other)]
     both = counts[0].rename("own").reset_index().merge(counts[1].rename("other").reset_index(), on=["name", "work"])
     both = both[~both["track_y"].isin(np.flatnonzero(found >= 0)) & ~both["track_x"].isin(found)]
     alike = both.assign(calls=both[["own", "other"]].min(axis=1)).groupby(["track_y", "track_x"])["calls"].sum()
@@ -151,7 +151,7 @@ def _same_threads(rank: Rank, device: Rank, own: pd.DataFrame, other: pd.DataFra
 
 
 def _identities(rank: Rank, side: _Side, text: IntArray) -> pd.DataFrame:
-    """What a call is known by, `text` being our number of each of the rank's names. Shape (calls, 5)."""
+    """Per call its step, track, name, first work, amount of work. `text`: our code of each name of the rank, or -1."""
     spans = rank.spans
     first = np.full(len(side.calls), UNKNOWN, dtype=np.int64)
     some, at = np.unique(side.call_of_work, return_index=True)
@@ -168,14 +168,14 @@ def _identities(rank: Rank, side: _Side, text: IntArray) -> pd.DataFrame:
     )
 
 
-def _numbered(told: pd.DataFrame) -> pd.DataFrame:
-    """And how many there are like it in its step, and which of them it is. Shape (calls, 7)."""
-    alike = told.groupby(list(told.columns), sort=False)["step"]
-    return told.assign(ordinal=alike.cumcount(), count=alike.transform("size"))
+def _numbered(identities: pd.DataFrame) -> pd.DataFrame:
+    """The identities, with the place of each among equal ones, from 0, and how many these are. Shape (calls, 7)."""
+    alike = identities.groupby(list(identities.columns), sort=False)["step"]
+    return identities.assign(ordinal=alike.cumcount(), count=alike.transform("size"))
 
 
 def _in_order(rank: Rank, ours: _Side, theirs: _Side, partner: IntArray) -> IntArray:
-    """The partners, without those that another one of the same thread contradicts in order."""
+    """The partners, -1 for the fewest calls of each thread without which both recordings have one order."""
     found = partner.copy()
     track = rank.spans["track"].to_numpy()[ours.calls]
     some = np.flatnonzero(partner >= 0)
@@ -186,7 +186,7 @@ def _in_order(rank: Rank, ours: _Side, theirs: _Side, partner: IntArray) -> IntA
 
 
 def _rising(values: IntArray) -> npt.NDArray[np.bool_]:
-    """Which values are a longest part of them that never falls (patience sorting), between steps of which none do."""
+    """A mask of as many values as possible that never fall. Solved apart between places that no value crosses."""
     kept = np.ones(len(values), dtype=bool)
     highest, lowest = np.maximum.accumulate(values), np.minimum.accumulate(values[::-1])[::-1]
     edges = np.flatnonzero(np.append(True, highest[:-1] <= lowest[1:]))
@@ -210,7 +210,7 @@ def _longest_rising(values: list[int]) -> npt.NDArray[np.bool_]:
 
 
 def _same_work(ours: _Side, theirs: _Side, partner: IntArray) -> tuple[IntArray, IntArray]:
-    """Positions in `work` of what calls started that are the same: as many on both sides, in order of start."""
+    """Positions in `ours.work` and `theirs.work` of work that is the same: the n-th of a call and of its partner."""
     mine = np.flatnonzero(partner[ours.call_of_work] >= 0)
     begin = np.searchsorted(theirs.call_of_work, np.arange(len(theirs.calls)))
     nth = mine - np.searchsorted(ours.call_of_work, ours.call_of_work[mine])
@@ -235,6 +235,7 @@ class _Warp:
         self._before, self._after = before[kept], after[kept]
 
     def __call__(self, times_ns: IntArray) -> IntArray:
+        """Where the times lie after the map; they may be in any order."""
         inside = np.clip(times_ns, self._before[0], self._before[-1])
         found = np.interp(self._own(inside), self._own(self._before), self._after)
         moved: IntArray = np.rint(found).astype(np.int64)
@@ -263,7 +264,7 @@ def _warps(rank: Rank, ours: _Side, theirs: _Side, same: tuple[IntArray, IntArra
 
 
 def _own(rank: Rank, ours: _Side, track: int, op_ns: float) -> _Own:
-    """Of a host thread without what its ops took to be recorded; of a stream all time."""
+    """From times to a track's own time, ns: of a host thread without the recording of its ops, of a stream all time."""
     kind = rank.spans["kind"].cat.codes.to_numpy()
     on_it = np.isin(kind, [enums.code(one) for one in OPS]) & (rank.spans["track"].to_numpy() == track)
     ops = np.flatnonzero(on_it)
@@ -286,7 +287,7 @@ def _warped(warps: list[_Warp], table: pd.DataFrame) -> tuple[IntArray, IntArray
 
 
 def _arranged(rank: Rank, start: IntArray, end: IntArray) -> Rank:
-    """The rank with these times of its spans, in order, from 0; without what recording ops took the recorder itself."""
+    """The rank with these times of its spans, in order of start, from 0; without OVERHEAD spans, which are of ops."""
     zero = min(int(start.min()), 0)
     order = np.lexsort((np.arange(len(start)), start))
     order = order[(rank.spans["kind"] != SpanKind.OVERHEAD.value).to_numpy()[order]]

@@ -29,10 +29,10 @@ class Sequence(Struct, frozen=True):
     start_ns: IntArray
 
 
-def matching(ours: Sequence, theirs: Sequence, told: IntArray) -> IntArray:
+def matching(ours: Sequence, theirs: Sequence, label: IntArray) -> IntArray:
     """For each of our calls one of theirs with the same calls around it, or -1. Shape (ours,).
 
-    Only if all of theirs that have these around them tell the same (`told`, shape (theirs,)).
+    Only if all of theirs that have these around them have the same `label` (shape (theirs,)).
     """
     found = np.full(len(ours.what), UNKNOWN, dtype=np.int64)
     for reach in REACHES:
@@ -40,7 +40,7 @@ def matching(ours: Sequence, theirs: Sequence, told: IntArray) -> IntArray:
         keys, first, group = np.unique(_keys(theirs, reach), return_index=True, return_inverse=True)
         if not len(left) or not len(keys):
             break
-        differ = told != told[first][group.reshape(-1)]
+        differ = label != label[first][group.reshape(-1)]
         sure = np.bincount(group.reshape(-1), weights=differ, minlength=len(keys)) == 0
         mine = _keys(ours, reach)[left]
         at = np.minimum(np.searchsorted(keys, mine), len(keys) - 1)
@@ -66,7 +66,7 @@ def _keys(calls: Sequence, reach: int) -> npt.NDArray[np.uint64]:
 
 
 def varying_shapes(spans: pd.DataFrame, ops: pd.DataFrame, steps: tuple[int, ...]) -> VaryingShapes:
-    """Of a recording with these tables and all its steps, by number.
+    """The ops whose shape differs from each step to the next. `steps`: the numbers of all steps of the recording.
 
     Ops of two steps are the same if they are the so-many-th of a name on a thread, and all steps have as many of these.
     """
@@ -142,7 +142,7 @@ _Names: TypeAlias = "pd.Categorical[Any]"
 def lines_table(
     times: Intervals, track: IntArray, name: _Names, framework: _Names, callee: _Names, calls: IntArray
 ) -> pd.DataFrame:
-    """The table `lines` of these columns."""
+    """The table `lines` of these columns, checked against the schema."""
     lasted, used = times.ends - times.starts, name.remove_unused_categories()
     made = pd.DataFrame({"start_ns": times.starts, "dur_ns": lasted, "track": track.astype(np.int32), "name": used})
     made = made.assign(framework=framework, callee=callee, calls=calls)
@@ -181,7 +181,7 @@ def _alternating(first: IntArray, second: IntArray) -> IntArray:
 
 
 def _same(what: IntArray, step: IntArray) -> IntArray:
-    """A number for each call: that of what it is, of how many such its step has, and the so-many-th it is; or -1."""
+    """A number per call, equal for calls of one `what` that are the n-th of equally many in their steps; -1 outside."""
     inside = step >= 0
     group = numbered(np.stack((step, what)), inside)
     count, ordinal = np.bincount(group[inside], minlength=1), np.zeros(len(what), dtype=np.int64)
@@ -190,7 +190,7 @@ def _same(what: IntArray, step: IntArray) -> IntArray:
 
 
 def ordinals(group: IntArray) -> IntArray:
-    """The so-many-th of its group, from 0, that each is; groups are numbered from 0."""
+    """For each element its place among those of its group, from 0, in array order; groups are numbered from 0."""
     order, count = np.argsort(group, kind="stable"), np.bincount(group)
     found = np.empty(len(group), dtype=np.int64)
     found[order] = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)
@@ -209,7 +209,7 @@ def numbered(keys: IntArray, some: npt.NDArray[np.bool_]) -> IntArray:
 
 
 def _sampled(cells: _Cells, samples: Samples) -> IntArray:
-    """The frame that most samples tell of each cell, or of the same cell in other steps; or -1."""
+    """The frame with most samples in each cell and the same cells of other steps, as position in `names`; or -1."""
     cell = intervals.innermost_at(samples.moment_ns, samples.track, cells.track, cells.start_ns, cells.end_ns)
     inside = (cell >= 0) & (samples.moment_ns < np.append(cells.end_ns, 0)[cell])
     cell, frame = cell[inside], samples.frame[inside].astype(np.int64)
@@ -221,12 +221,12 @@ def _sampled(cells: _Cells, samples: Samples) -> IntArray:
     order = np.lexsort((-pairs[1], count, pairs[0]))
     found = np.full(int(unit.max(initial=UNKNOWN)) + 1, UNKNOWN, dtype=np.int64)
     found[pairs[0][order]] = pairs[1][order]  # Of several the last one stays.
-    told: IntArray = found[unit]
-    return told
+    of_cell: IntArray = found[unit]
+    return of_cell
 
 
 def _hottest(frame: IntArray, names: tuple[str, ...]) -> IntArray:
-    """For each frame that one of its function which most samples tell. Shape (names,)."""
+    """For each of `names` the frame of its function with most samples; `frame`: each sample's. Shape (names,)."""
     sites = [frames.frame_site(name) for name in names]
     functions: dict[tuple[str, str], int] = {}
     of_frame = np.array(

@@ -1,4 +1,4 @@
-"""Finding training steps in a trace, giving every span its step, and what makes some of them long.
+"""Finding training steps in a trace, giving every span its step, and whether long ones occur unprofiled.
 
 Layers launch the same again and again too, within a step. A period is a step only if it holds an optimizer's kernels,
 which an optimizer without fused or foreach kernels does not show.
@@ -51,7 +51,7 @@ def repeated(spans: pd.DataFrame, links: pd.DataFrame) -> tuple[IntArray, int]:
 
 
 def _launches(spans: pd.DataFrame, links: pd.DataFrame) -> tuple[IntArray, IntArray, IntArray]:
-    """When each launching call starts and ends, in order, and what it launches first, as a number."""
+    """In order: when each call that launches kernels starts and ends, and the name code of its first kernel."""
     chosen = links[links["kind"] == LinkKind.LAUNCH.value]
     calls, work = chosen["from_id"].to_numpy(), chosen["to_id"].to_numpy()
     kernels = spans["kind"].cat.codes.to_numpy()[work] == enums.code(SpanKind.KERNEL)
@@ -83,7 +83,7 @@ def _period(name: IntArray) -> int:
 
 
 def _regular(name: IntArray, period: int) -> tuple[int, int]:
-    """The longest stretch of launches each period of which is like the one before: what comes before is start-up."""
+    """(first, past the last) of the longest stretch of launches whose periods are like the one before; (0, 0): none."""
     odd = name[period:] != name[:-period]
     blocks = len(odd) // period
     calm = odd[: blocks * period].reshape(-1, period).mean(axis=1) <= 1 - ALIKE
@@ -208,8 +208,8 @@ ENOUGH = 10  # Steps without the profiler that tell that something does not happ
 
 
 def seen_again(manifest: RankManifest | None, dur_ns: int) -> tuple[int, int]:
-    """Steps timed without the profiler that took longer than the median one by at least half of this; and how many
-    were timed. None did if steps differ so much anyway that it would not stand out."""
+    """(How many of the steps timed without the profiler took at least `dur_ns` / 2 longer than their median, how many
+    were timed). The first is 0 if steps differ so much anyway that this would not stand out."""
     timed = manifest.unprofiled.wall_ns if manifest and manifest.unprofiled else ()
     if len(timed) < 2:
         return 0, len(timed)
@@ -218,7 +218,7 @@ def seen_again(manifest: RankManifest | None, dur_ns: int) -> tuple[int, int]:
 
 
 def never_again(manifest: RankManifest | None, dur_ns: int) -> bool:
-    """Whether enough steps were timed without the profiler, and what takes so long would stand out and is in none.
+    """Whether ENOUGH steps were timed without the profiler, and what takes `dur_ns` would stand out and is in none.
 
     It is for what few recorded steps have: what is in all of them makes the median step as long.
     """

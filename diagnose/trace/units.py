@@ -11,9 +11,9 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 def _scaled(
     value: float, scales: Sequence[tuple[float, str]], least: str, digits: Callable[[float], str], one: float = 0.9995
 ) -> str:
-    """In the largest unit of which it is about `one` at least, else in the `least`."""
-    told = (f"{digits(value / factor)} {unit}" for factor, unit in scales if abs(value) >= one * factor)
-    return next(told, f"{value:.0f} {least}")
+    """The value in the largest unit of which it is about one (`one`) or more, else whole in the unit `least`."""
+    texts = (f"{digits(value / factor)} {unit}" for factor, unit in scales if abs(value) >= one * factor)
+    return next(texts, f"{value:.0f} {least}")
 
 
 def duration(ns: int | float) -> str:

@@ -29,7 +29,7 @@ ROUNDING = 1e-5  # Difference in the first steps up to which it is rounding, of 
 
 
 def compared(without: Sequence[float], again: Sequence[float], changed: Sequence[float]) -> Losses | None:
-    """The losses of two arms as the script is, and of one with the fix; None if one has none."""
+    """How losses change with the fix (`changed`), given those of two arms of the script as it is; None without any."""
     if not without or not again or not changed:
         return None
     if all(one.hex() == other.hex() for some in (again, changed) for one, other in zip(without, some, strict=False)):
@@ -41,10 +41,8 @@ def compared(without: Sequence[float], again: Sequence[float], changed: Sequence
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> float:
-    """The greatest difference of the first losses, as a share of the greatest loss; infinite if one is no number.
-
-    A loss that falls to almost nothing has rounding of the size of what it fell from.
-    """
+    """The greatest difference of the FIRST losses, as a share of the greatest loss; infinite if one is no number.
+    A loss that falls to almost nothing has rounding of the size of what it fell from."""
     pairs = list(zip(some[:FIRST], others[:FIRST], strict=False))
     unequal = [(one, other) for one, other in pairs if one.hex() != other.hex()]
     if any(not (math.isfinite(one) and math.isfinite(other)) for one, other in unequal):
@@ -88,7 +86,7 @@ class Size(Struct, frozen=True):
 
 
 class Arm(Struct, frozen=True):
-    """What one has measured; of several ranks the slowest, and the memory of the largest."""
+    """What an arm has measured: times of its slowest rank, and memory of the rank with most."""
 
     step_ns: float  # Mean over the timed steps; where fixes enlarge the batch, of as many samples as without them.
     steps: int
@@ -126,21 +124,20 @@ def first_size(manifest: Manifest) -> Size:
 
 
 def next_size(size: Size, arm: Arm) -> Size:
-    """Of all arms after the first: the same steps; fewer if the script has ended, as warm-ups differ in length."""
+    """The size of arms after the first: as many steps as it timed; fewer if its script ended before `timed_s` was over,
+    as warm-ups differ in length."""
     ended = arm.steps * arm.step_ns < ENDED * size.timed_s * 1e9
     return replace(size, timed=math.ceil((ENDED if ended else 1) * arm.steps), timed_s=0.0, expected_s=arm.seconds)
 
 
 def whole_size(size: Size, made: int) -> Size:
-    """Of arms of a script that makes so few steps: all that can be timed, without a warm-up."""
+    """The size of arms of a script that makes few steps (`made`): all that can be timed, without a warm-up."""
     return replace(size, warmup=0, timed=made - UNTIMED)
 
 
 def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str], written: Sequence[str] = ()) -> Arm:
     """Run one in a folder that is new. Raises Void, KeyboardInterrupt, or CannotTry if the command does not start.
-
-    `written`: what an earlier run has written, as in `RankManifest.writes`.
-    """
+    `written`: what an earlier run has written, as in `RankManifest.writes`."""
     settings = _settings(fixes)
     plan = Plan(
         warmup=size.warmup,
@@ -192,10 +189,8 @@ def run_quietly(
     limit_s: float,
     look: Callable[[Part], None] = lambda part: None,
 ) -> Recorded:
-    """Run a command without input, what it prints beside the folder, and experiment trackers offline.
-
-    Raises CannotTry if it does not start.
-    """
+    """Run a command without input, its output in a file beside the folder, and experiment trackers offline.
+    `look(part)` is called about every half second. Raises CannotTry if it does not start."""
     environment = {**QUIET, **dict(pair for setting in _settings(fixes) for pair in setting.variables)}
     try:
         part = prepare(folder, plan, command)

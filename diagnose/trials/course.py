@@ -20,7 +20,7 @@ BUSY_SHARE = 0.05  # Noise from which on it is said (our choice).
 
 
 def seconds_of(one: Candidate, arm_s: float, pairs: int) -> float:
-    """That measuring a fix is expected to take, without the start that all switches share."""
+    """Seconds that measuring a fix is expected to take, without the start that all switches share."""
     return screening.seconds_of(one) if one.is_switch else 2 * pairs * arm_s
 
 
@@ -32,10 +32,8 @@ def run(
     together: bool,
 ) -> None:
     """Measure all within the budget of the bench. `some`: as `in_order`. `predicted`: of several that are kept.
-
     One process screens all switches, when the first of them is due: what gains more than they do is measured before.
-    What was measured is in the bench, also where this raises KeyboardInterrupt. Raises CannotTry.
-    """
+    What was measured is in the bench, also where this raises KeyboardInterrupt. Raises CannotTry."""
     first = next((place for place, one in enumerate(some) if one.is_switch), len(some))
     switches, in_runs = [one for one in some if one.is_switch], [one for one in some[first:] if not one.is_switch]
     _in_runs(bench, some[:first], ended, len(in_runs) + bool(switches) + together)
@@ -55,7 +53,8 @@ def run(
 
 
 def _in_runs(bench: Bench, some: Sequence[Candidate], ended: Callable[[Trial], None], rest: int) -> None:
-    """Measure each fix in pairs of runs, then other numbers of workers. `rest`: trials that need budget afterwards."""
+    """Measure each fix in pairs of runs; of one that sets workers whose gain is unsure, then other numbers of workers:
+    twice as many as long as that is faster, half if it gained nothing. `rest`: trials that need budget afterwards."""
     if some and not bench.base:
         bench.begin()
     for number, one in enumerate(some):
@@ -69,7 +68,7 @@ def _in_runs(bench: Bench, some: Sequence[Candidate], ended: Callable[[Trial], N
 
 
 def _screening_s(bench: Bench, trials: int) -> float:
-    """That it may take, if so many trials in runs come after it. It ends before that if all is decided."""
+    """Seconds that screening may take, if so many trials in runs come after it. It ends earlier if all is decided."""
     left_s, runs_s = bench.left_s, trials * 2 * bench.least_pairs * bench.size.expected_s
     return max(SHARE * left_s, left_s - SPARE * runs_s)
 
@@ -82,7 +81,7 @@ def kept_of(bench: Bench, some: Sequence[Candidate]) -> list[Candidate]:
 
 
 def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
-    """Of all that has been tried so far."""
+    """The report of all that has been tried so far."""
     runs, baseline = len(bench.without) if len(bench.without) > 1 else 0, None
     took = sorted(one.step_ns for one in bench.without) if runs else sorted(bench.blocks_as_it_is)
     if len(took) > 1:
@@ -102,10 +101,8 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
 
 
 def best(bench: Bench) -> list[Trial]:
-    """One trial of each finding: of several values of a setting a later one only if it is surely faster.
-
-    What fresh runs of a single fix surely contradict in blocks of one run is as they say.
-    """
+    """One trial of each finding: of several values of a setting a later one only if it is surely faster. If the fresh
+    runs that confirm a single fix are surely slower than its blocks in one run, theirs is taken."""
     found = dict[tuple[int, ...], Trial]()
     for one in (*bench.in_blocks, *bench.trials):
         before = found.get(one.numbers)
@@ -123,7 +120,7 @@ def best(bench: Bench) -> list[Trial]:
 
 
 def surely_faster(one: Trial, other: Trial) -> bool:
-    """Of trials of one fix: intervals do not meet."""
+    """Whether `one` is faster than `other`, beyond doubt: its interval lies above, and they do not meet."""
     return one.found is not None and other.found is not None and one.found.low > other.found.high
 
 

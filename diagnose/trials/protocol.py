@@ -64,7 +64,7 @@ class Bench:
     _begun_s: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:
-        """The script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
+        """Run the script as it is, which sizes all other runs. Raises CannotTry if it cannot be timed."""
         self.say("running unmodified script: run 1")
         try:
             self._unpaired = self._sized(())
@@ -73,10 +73,8 @@ class Bench:
         self.without.append(self._unpaired)
 
     def screen(self, some: Sequence[Candidate], limit_s: float) -> list[Candidate]:
-        """Measure switches in one process; in another one what is left where one of them, or its end, ends the script.
-
-        Returns those that could not be measured so. Raises CannotTry if nothing could.
-        """
+        """Measure switches in one process; if one of them, or its own end, ends the script, the rest in another one.
+        Returns those that could not be measured so. Raises CannotTry if nothing could."""
         left, until_s, block_s = list(some), time.monotonic() + limit_s, screening.BLOCK_S
         begun: Screened | None = None  # The first of them, where a process has ended while it was measured.
         while left and (left_s := until_s - time.monotonic()) > 0:
@@ -114,10 +112,8 @@ class Bench:
     def _taken(
         self, some: Sequence[Candidate], found: screening.Screen, earlier: Screened | None
     ) -> tuple[int, Screened | None, bool]:
-        """Keep what a process has measured.
-
-        Returns of how many, what it had begun where the script ended by itself, and whether a switch has ended it.
-        """
+        """Keep what a process has measured. `earlier`: of the first switch, by processes before. Returns how many were
+        kept, the one that was being measured when the script ended by itself, and whether a switch has ended it."""
         base, blamed, under_way = [one.trial for one in self.base], False, None
         begun = [one for one in found.screened if one.ended or one.alone or one.is_on]
         if base:  # In force since the process began.
@@ -146,10 +142,8 @@ class Bench:
             self.base = [*self.base, candidate]
 
     def in_runs_again(self, some: Sequence[Candidate]) -> list[Candidate]:
-        """Those that gained in no block though they may in other processes; what blocks told of them is forgotten.
-
-        As many as the budget has time for.
-        """
+        """Switches that gained nothing in blocks, but may in other processes: to be measured in runs, as many as the
+        budget has time for. Their trials in blocks are dropped."""
         paid = {one.number for one in self.base}
         again = [one for one in some if one.varies_by_process and one.number not in paid]
         again = again[: int(self.left_s / (4 * self.least_pairs * self.size.expected_s))]
@@ -158,7 +152,7 @@ class Bench:
         return again
 
     def confirm(self, some: Sequence[Candidate], predicted: Range | None) -> Trial:
-        """All that is kept, against the script as it is; what came of it stays even if it is interrupted."""
+        """Measure all that is kept against the script as it is; what came of it stays even if it is interrupted."""
         self.base = []
         try:
             self.measure(some, predicted)
@@ -168,9 +162,7 @@ class Bench:
 
     def measure(self, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
         """Try fixes on top of those in `base`; what came of it is kept even if it is interrupted.
-
-        `rest`: how many trials are to come, which get as much of the budget each.
-        """
+        `rest`: how many trials are to come, which get as much of the budget each."""
         self._pairs_of.append([])
         self.tried.append(some)
         self._bases.append(self.base)
@@ -197,9 +189,7 @@ class Bench:
 
     def _pairs(self, some: Sequence[Candidate], pairs: list[tuple[Arm, Arm]], rest_s: float) -> str:
         """Fill `pairs` until enough is known. Returns a sentence on why it ended before that, if it did.
-
-        `rest_s`: what others are to have of the budget; only the least pairs may use that as well. Raises _Spent.
-        """
+        `rest_s`: what others are to have of the budget; only the least pairs may use that as well. Raises _Spent."""
         with_first = random.random() < 0.5 and self._unpaired is None
         while True:
             early, pair_s = len(pairs) < self.least_pairs, 2 * self.size.expected_s
@@ -232,7 +222,7 @@ class Bench:
         return both[False], both[True]
 
     def _sized(self, fixes: Sequence[str]) -> Arm:
-        """A run of as many steps as the first one had; a script that makes fewer is timed as a whole."""
+        """A run of `size` with these settings. The first sets that size; a script with fewer steps is timed whole."""
         try:
             arm = self._run(fixes)
         except Void as error:
@@ -245,7 +235,7 @@ class Bench:
         return arm
 
     def _run(self, fixes: Sequence[str]) -> Arm:
-        """A run; repeated after a pause if heat has throttled the GPU."""
+        """A run with these settings; repeated after a pause if heat has throttled the GPU, but MOST_REPEATS in all."""
         self._count += 1
         arm = arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes, self.written)
         if not arm.held_back_by:
@@ -258,6 +248,7 @@ class Bench:
         return arm
 
     def _interval(self, pairs: Sequence[tuple[Arm, Arm]]) -> looks.Interval:
+        """The speed-up of a trial's pairs with its interval; pairs of other trials help to tell how runs differ."""
         others = [_log_ratios(some) for some in self._pairs_of if some is not pairs]
         return looks.speed_up(_log_ratios(pairs), self.between, others)
 
@@ -268,7 +259,7 @@ class Bench:
 
     @property
     def left_s(self) -> float:
-        """Of the budget."""
+        """Seconds that are left of the budget."""
         return self.budget_s - (time.monotonic() - self._begun_s)
 
     def _trial(
@@ -310,6 +301,7 @@ class Bench:
 
 
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:
+    """The logarithm of each pair's speed-up, with both arms waiting for the CPU alike."""
     steps_ns = [(without.step_ns, changed.step_ns) for without, changed in pairs]
     waited = [(without.waited, changed.waited) for without, changed in pairs]
     return [math.log(without / changed) for without, changed in wait_alike(steps_ns, waited)]
@@ -345,6 +337,7 @@ def _pays_after(pairs: Sequence[tuple[Arm, Arm]]) -> int | None:
 
 
 def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None) -> Verdict:
+    """The verdict by the speed-up, unless losses differ (`same`, as `arms.compared`) and no fix may change them."""
     if same == "differ" and not any(one.is_judged for one in some):
         return "changes_numbers"
     return "inconclusive" if measured is None else looks.verdict(measured.low, measured.high)

@@ -58,7 +58,7 @@ class Screen(Struct, frozen=True):
 
 
 def seconds_of(candidate: Candidate) -> float:
-    """That screening it usually takes at most."""
+    """Seconds that screening it usually takes at most."""
     return PER_SWITCH_S + COMPILING_S * candidate.compiles
 
 
@@ -106,17 +106,18 @@ def screen(
 
 
 def _made_s(ranks: Sequence[RankManifest]) -> float:
+    """For how many seconds the script made steps, on the rank with most; never 0, even if none were timed."""
     timed = [(rank.steps_made or 0, rank.unprofiled.wall_ns) for rank in ranks if rank.unprofiled is not None]
     return max((made * statistics.fmean(wall_ns) for made, wall_ns in timed), default=1.0) / 1e9
 
 
 def on_top_of(base: Sequence[str], one: Screened) -> Screened:
-    """What was measured in a process in which others were in force since it began."""
+    """The measurement as one on top of `base`, settings in force since the process began: `alone` becomes `added`."""
     return msgspec.structs.replace(one, alone=(), added=one.added or one.alone, on_top_of=(*base, *one.on_top_of))
 
 
 def blamed(one: Screened, failed: arms.Void) -> Screened:
-    """What was measured of one that was on when the script ended."""
+    """The measurement as void, since the script ended while the switch was on."""
     void = f"{FAILS}{str(failed).rstrip('.')}"
     return msgspec.structs.replace(one, void=void, out_of_memory=failed.verdict == "out_of_memory")
 
@@ -135,6 +136,7 @@ def _slowest(ranks: Sequence[tuple[Screened, ...]]) -> tuple[Screened, ...]:
 
 
 def _slowest_pairs(ranks: Sequence[tuple[Pair, ...]]) -> tuple[Pair, ...]:
+    """The longest times of each pair of blocks, without and with the fix; only pairs that all ranks have."""
     return tuple(
         (max(pair[0] for pair in pairs), max(pair[1] for pair in pairs)) for pairs in zip(*ranks, strict=False)
     )

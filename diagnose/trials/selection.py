@@ -36,17 +36,17 @@ class Candidate(Struct, frozen=True):
 
     @property
     def is_switch(self) -> bool:
-        """It can be turned on and off in a running training."""
+        """Whether it can be turned on and off in a running training."""
         return self.fix.setting is not None and not self.fix.setting.why_no_switch
 
     @property
     def varies_by_process(self) -> bool:
-        """One process in which it gains nothing does not tell that it never does."""
+        """Whether its gain differs between processes: one in which it gains nothing does not tell of the others."""
         return self.fix.setting is not None and self.fix.setting.varies_by_process
 
     @property
     def is_unsure(self) -> bool:
-        """Analysis does not know how much it gains."""
+        """Whether the predicted gain is unknown, or its range is wide."""
         return self.predicted is None or self.predicted.high > PRECISE**2 * self.predicted.low
 
     def workers(self, times: float) -> Candidate | None:
@@ -62,12 +62,12 @@ class Candidate(Struct, frozen=True):
 
     @property
     def compiles(self) -> bool:
-        """It takes its time to begin."""
+        """Whether it compiles code, so that the first steps with it take long."""
         return isinstance(self.fix.setting, Compile | CompileArgument)
 
     @property
     def is_judged(self) -> bool:
-        """It may change numbers by more than rounding."""
+        """Whether it may change numbers by more than rounding."""
         return self.fix.safety in (Safety.PRECISION, Safety.NEEDS_JUDGEMENT)
 
 
@@ -79,12 +79,9 @@ def named(trial: str) -> str:
 def select(
     findings: Sequence[RankedFinding], step_ns: int | None, asked: Sequence[str], safety: Safety, options: bool = False
 ) -> tuple[list[Candidate], list[NotTried]]:
-    """Those to try, in the order of the findings.
-
-    `step_ns`: the step that their savings are of. `asked`: numbers, or rules' ids or codes; empty: all that fit,
-    with `options` also those of options.
-    Raises CannotTry if one of these names no finding.
-    """
+    """Those to try, one per finding in their order, and the others with why not. `step_ns`: the step that their savings
+    are of. `asked`: numbers, or rules' ids or codes; empty: all faults, with `options` also options, whose fixes change
+    numbers no more than `safety`, and that are not minor. Raises CannotTry if one of these names no finding."""
     if why := why_unknown(asked, findings):
         raise CannotTry(why)
     tried, others, known = list[Candidate](), list[NotTried](), dict[str, int]()
@@ -137,6 +134,7 @@ def _predicted(finding: RankedFinding, step_ns: int | None) -> Range | None:
 
 
 def _speed_up(saving: PricedSaving | Together, step_ns: int) -> Range | None:
+    """The step over what is left of it; None if the high saving is the whole step."""
     if saving.high_ns >= step_ns:
         return None
     return Range(*(step_ns / (step_ns - ns) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns)))
@@ -159,9 +157,7 @@ def between_runs(diagnosis: Diagnosis) -> Spread:
 
 def predicted(diagnosis: Diagnosis, rules: Collection[str]) -> Range | None:
     """The speed-up by the fixes of all findings of a diagnosis that was made by these rules alone.
-
-    None if one of them finds nothing that is worth a card, or if they save all of the step.
-    """
+    None if one of them finds nothing that is worth a card, or if they save all of the step."""
     worth = [finding for finding in diagnosis.findings if finding.shortens]
     saved = None if diagnosis.replay is None else diagnosis.replay.all_together
     step_ns = diagnosis.step_ns

@@ -47,7 +47,7 @@ PART_COLUMNS = {
 
 
 def watched_run(logs: Sequence[RunLog], earlier: Sequence[RunLog] = (), rules: RuleSet | None = None) -> WatchedRun:
-    """Of all ranks, one at least. `earlier`: attempts of the first one, in order. Raises RuleError."""
+    """The analysis of the logs of all ranks, one at least. `earlier`: the first rank's attempts. Raises RuleError."""
     most = MOST_SLICES if len(logs) <= MANY else OF_MANY
     ranks = tuple(rank_run(log, most) for log in logs)
     found, others = findings(RunFacts(logs, earlier), rules)
@@ -60,7 +60,7 @@ def _attempt(log: RunLog) -> Attempt:
 
 
 def rank_run(log: RunLog, most_slices: int = MOST_SLICES) -> RankRun:
-    """Of one rank."""
+    """One rank's run by its log: parts, phases, epochs, figures, and at most `most_slices` stretches."""
     return RankRun(
         rank=log.rank,
         world_size=log.world_size,
@@ -81,7 +81,7 @@ def rank_run(log: RunLog, most_slices: int = MOST_SLICES) -> RankRun:
 
 
 def parts(log: RunLog) -> tuple[RunPart, ...]:
-    """The largest first. What the log has lost is a part as well."""
+    """Where the time of the run goes, the largest part first. What the log has lost is a part as well."""
     windows, start, last, known = log.windows, log.start, log.last, known_epochs(log)
     spent, saves = _spent(windows, evaluates_in_steps(log)), [one["save"] for one in (start, last) if one.get("save")]
     spent[RunPartKind.EVALUATION], evaluated = evaluations(log)
@@ -103,6 +103,7 @@ def parts(log: RunLog) -> tuple[RunPart, ...]:
 
 
 def _spent(windows: Sequence[Window], evaluates_in_steps: bool) -> dict[RunPartKind, int]:
+    """ns by kind in these windows; what steps take besides loading, collection and compiling is TRAINING."""
     spent = {RunPartKind.TRAINING: 0} | {kind: total(windows, name) for kind, name in PART_COLUMNS.items()}
     inside = spent[RunPartKind.LOADER] + spent[RunPartKind.COLLECTION] + spent[RunPartKind.START]
     spent[RunPartKind.TRAINING] = max(total(windows, "step") - inside, 0)
@@ -112,12 +113,13 @@ def _spent(windows: Sequence[Window], evaluates_in_steps: bool) -> dict[RunPartK
 
 
 def over_time(log: RunLog, most: int = MOST_SLICES) -> tuple[RunSlice, ...]:
-    """The run in stretches of time: for a look at how it goes."""
+    """The run in at most `most` stretches of about equal time, in order, from the end of the first step on."""
     in_steps = evaluates_in_steps(log)
     return tuple(_slice(some, _spent(some, in_steps)) for some in groups(log.windows, most))
 
 
 def _slice(windows: Sequence[Window], spent: dict[RunPartKind, int]) -> RunSlice:
+    """A stretch of consecutive windows. `spent`, as of `_spent`, gets what the log has lost."""
     steps = sum(window.timed for window in windows)
     length_ns = windows[-1].ended_ns - windows[0].began_ns
     spent[RunPartKind.LOST] = max(length_ns - sum(spent.values()), 0)
@@ -135,6 +137,7 @@ def _slice(windows: Sequence[Window], spent: dict[RunPartKind, int]) -> RunSlice
 
 
 def _mean(windows: Sequence[Window], name: str) -> float:
+    """A figure's mean over the windows; its latest value if it counts from the start of the process."""
     known = [window.gauges[name] for window in windows if name in window.gauges]
     if name.endswith(COUNTED):
         return known[-1].last

@@ -19,33 +19,33 @@ WORTH_SHARE, WORTH_NS = 0.01, 1_000_000_000
 """Of the run, and in all: what costs less is no finding. A fix has to be worth the work, as those of recorded steps,
 and what is shorter than a window of the log cannot be told from noise (our choice)."""
 
-EXPLAINED = 0.7  # Of what a finding costs, the share that the finding costs which is why (our choice).
+EXPLAINED = 0.7  # Share of a finding's cost from which on another finding explains it (our choice).
 WHY = {"outlier_steps": "growing_pauses", "outside": "growing_pauses", "slower_steps": "straggler"}
-"""Kinds of findings, and those that may tell them: outliers or pauses get longer, a rank holds up the others."""
+"""Kinds of findings, and those that may explain them: growing pauses, or a rank that holds up the others."""
 
 WAITS, LOADING = "data_wait", "DL"  # A finding of a run, and how the codes of rules on data loading begin.
 
 Findings = tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]
-"""What is found, those first that would save most, and the rules by which nothing is."""
+"""The findings, those first that would save most, and the rules by which nothing was found, with why."""
 
 
 LEFT_OUT = "excluded by your settings"
 
-_load = lru_cache(maxsize=4)(partial(engine.load, of_run=True))  # A run that goes on is looked at often.
+_load = lru_cache(maxsize=4)(partial(engine.load, of_run=True))  # While a run goes on, its rules are asked often.
 
 
 def findings(run: RunFacts, rules: RuleSet | None = None, alone: bool = False) -> Findings:
-    """By the rules that are chosen; of a rank `alone` by those that look at each. Raises RuleError."""
+    """Findings by the chosen rules, and why not by others. `alone`: without rules on all ranks. Raises RuleError."""
     chosen = _load(rules or RuleSet())
     known = _load(replace(rules, select=(), ignore=())) if rules else chosen
-    names, looks = {one.page.id for one in chosen}, OF_ALL_RANKS if alone else frozenset[str]()
-    asked = [one for one in known if not looks.intersection(one.check.needs)]
+    names, of_all = {one.page.id for one in chosen}, OF_ALL_RANKS if alone else frozenset[str]()
+    asked = [one for one in known if not of_all.intersection(one.check.needs)]
     found, others = by_rules(run, [one for one in asked if one.page.id in names])
     return found, (*others, *(NotFound(one.page.id, LEFT_OUT) for one in asked if one.page.id not in names))
 
 
 def by_rules(run: RunFacts, loaded: Sequence[LoadedRule]) -> Findings:
-    """One that cannot tell of the first rank says why."""
+    """Findings by these rules, without those that others explain; of rules without any, why, as of the first rank."""
     each = [RunFacts([log]) for log in run.logs]
     found, others = list[RunFinding](), list[NotFound]()
     for rule in loaded:
@@ -54,11 +54,11 @@ def by_rules(run: RunFacts, loaded: Sequence[LoadedRule]) -> Findings:
         some, why = _together([one for seen, _ in asked for one in seen]), asked[0][1]
         found += some
         others += [NotFound(rule.page.id, why)] if not some and why is not None else []
-    return ranked([one for one in found if not _is_told(one, found)]), tuple(others)
+    return ranked([one for one in found if not _is_explained(one, found)]), tuple(others)
 
 
 def of_run(run: RunFacts, rule: LoadedRule) -> Said:
-    """What a rule says of a drawn run."""
+    """A rule's outcome on a drawn run, and its largest saving as (low, high) in ms; None if it finds nothing."""
     found, others = by_rules(run, [rule])
     why = "".join(one.why for one in others)
     kind = OutcomeKind.FOUND if found else OutcomeKind.CANNOT_TELL if why else OutcomeKind.CLEAN
@@ -67,13 +67,13 @@ def of_run(run: RunFacts, rule: LoadedRule) -> Said:
 
 
 def ranked(found: Sequence[RunFinding]) -> tuple[RunFinding, ...]:
-    """Those first that would save most."""
+    """The findings, those first that would save most."""
     return tuple(sorted(found, key=lambda one: -one.saving.likely_ns))
 
 
 def _asked(run: RunFacts, rule: LoadedRule, ranks: tuple[int, ...]) -> tuple[list[RunFinding], str | None]:
-    """What it finds that is worth telling, and why nothing can be told of the rest, "" if all was looked at; None if
-    the rule is not about such a run."""
+    """A rule's findings that are worth reporting, as of these ranks, and why there are no others: "" if all was
+    looked at, None if the rule is not about such a run."""
     (outcome, said), name = engine.ask(run, rule), rule.page.id
     seen = [one for one in said if isinstance(one, RunFinding)]
     sound = [one for one in seen if one.saving.high_ns <= run.length_ns]
@@ -89,13 +89,13 @@ def _asked(run: RunFacts, rule: LoadedRule, ranks: tuple[int, ...]) -> tuple[lis
 
 
 def is_worth(one: RunFinding, length_ns: int) -> bool:
-    """Whether it is told, by its likely saving. What costs no time always is."""
+    """Whether a finding is reported, by its likely saving; one that costs no time always is."""
     return one.saving.basis is RunBasis.NONE or one.saving.likely_ns >= max(WORTH_SHARE * length_ns, WORTH_NS)
 
 
-def _is_told(one: RunFinding, found: Sequence[RunFinding]) -> bool:
-    why = max((other.saving.high_ns for other in found if other.kind == WHY.get(one.kind)), default=0)
-    return why >= EXPLAINED * one.saving.likely_ns > 0
+def _is_explained(one: RunFinding, found: Sequence[RunFinding]) -> bool:
+    cause_ns = max((other.saving.high_ns for other in found if other.kind == WHY.get(one.kind)), default=0)
+    return cause_ns >= EXPLAINED * one.saving.likely_ns > 0
 
 
 def _together(found: Sequence[RunFinding]) -> list[RunFinding]:
@@ -111,10 +111,8 @@ def _together(found: Sequence[RunFinding]) -> list[RunFinding]:
 
 
 def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> WatchedRun:
-    """The run with findings of its recordings, by their names. Of one that several show the largest is told.
-
-    Waiting for data is not told once more where a recorded finding says what makes batches late.
-    """
+    """The run with the findings of its recordings, which are by name; of one that several have, the largest. Waiting
+    for data is left out where a recorded finding explains it."""
     found = dict[tuple[str, str], RunFinding]()
     for name, diagnosis in diagnoses.items():
         for one in diagnosis.findings:
@@ -132,7 +130,7 @@ def with_recorded(run: WatchedRun, diagnoses: Mapping[str, Diagnosis]) -> Watche
 
 
 def _scaled(one: RankedFinding, step_ns: int, run: RankRun, name: str) -> RunFinding:
-    """Of all steps of the run. Where recorded steps are longer than these, as outliers are, by its share of them."""
+    """A recorded finding for all steps of the run; where recorded steps are longer, its share of the usual step."""
     steps = sum(part.steps for part in run.over_time)
     usual_ns = sum(part.steps * part.step_ns for part in run.over_time) / max(steps, 1)
     times = steps * min(usual_ns / step_ns, 1.0)

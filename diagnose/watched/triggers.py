@@ -15,23 +15,23 @@ FIRST_S, SKIPPED_S = 180.0, 3.0
 the first seconds is left out: caches fill (our choice)."""
 
 LONG_ENOUGH_S, LEAST_WINDOWS = 15.0, 3
-"""How much of a run both are at least, in so many windows: a pause of a second is no change (our choice)."""
+"""Least length and number of windows of the beginning and the latest part: a short pause is no change (our choice)."""
 
-SLOWER = 0.1  # By so much (as trends of a whole run have it).
+SLOWER = 0.1  # Share by which steps get longer, from which on that is reported (as in trends of a whole run).
 
 PAUSED = 0.2
 """Share of the windows at the beginning that may be slow by something else, as on a shared machine (our choice)."""
 
 WAITING, MORE_WAITING = 0.2, 2.0
-"""Share of step time that waiting for data takes, and times its share in the beginning, from which on it is told (our
-choice)."""
+"""Share of step time that waiting for data takes, and how many times its share at the beginning that is, from which on
+it is reported (our choice)."""
 
 OUTLIERS, MOST_PERIOD = 3, 60
-"""Outliers at one distance, by one step more or less, after which the next one is waited for; and that distance, as
-whole periods are recorded so that all steps weigh what they weigh (our choice)."""
+"""How many outliers at equal distances, within one step, let expect the next one; and the longest such distance in
+steps, as a recording has to hold a whole one (our choice)."""
 
-LATEST_WINDOWS = 8  # In which they are looked for (our choice).
-OUTLIER_COST = 0.01  # Of the time of a period, from which on an outlier is worth it (our choice).
+LATEST_WINDOWS = 8  # In which outliers are looked for (our choice).
+OUTLIER_COST = 0.01  # Share of a period's time that an outlier takes, from which on it is recorded (our choice).
 GROWN_BYTES, GROWN = 256_000_000, 0.2  # By so much resident memory must have grown since the beginning (our choice).
 
 
@@ -50,11 +50,11 @@ class Trigger(Struct, frozen=True):
     kind: TriggerKind
     why: str  # A clause, in the present tense.
     period_steps: int = 1
-    outlier: int = 0  # Every so many steps one is an outlier, and the number of one; a period of 1: there are none.
+    outlier: int = 0  # Number of such a step; one in `period_steps` is. With a period of 1 there are none.
 
 
 def triggered(log: RunLog, before: Collection[TriggerKind]) -> Trigger | None:
-    """The first of those that have not asked before, as far as the log goes."""
+    """The first trigger that the log shows now, of the kinds that are not in `before`; None if there is none."""
     looks = {
         TriggerKind.OUTLIERS: _outliers,
         TriggerKind.SLOWER: _slower,
@@ -66,6 +66,7 @@ def triggered(log: RunLog, before: Collection[TriggerKind]) -> Trigger | None:
 
 
 def _slower(log: RunLog) -> Trigger | None:
+    """Steps take SLOWER more than at first, and in each latest window more than in all but PAUSED of the first."""
     first, latest = _first(log), _latest(log)
     if not first or not latest:
         return None
@@ -79,6 +80,7 @@ def _slower(log: RunLog) -> Trigger | None:
 
 
 def _waiting(log: RunLog) -> Trigger | None:
+    """In each latest window, waiting for data takes WAITING of a step, and MORE_WAITING times its share at first."""
     first, latest = _first(log), _latest(log)
     if not first or not latest:
         return None
@@ -93,7 +95,7 @@ def _waiting(log: RunLog) -> Trigger | None:
 
 
 def _outliers(log: RunLog) -> Trigger | None:
-    """Of the latest ones that windows tell one by one: what else makes a step long now and then is shorter mostly."""
+    """The latest outliers, without those under half the longest, are equally far apart, and cost enough."""
     latest = [one for window in log.windows[-LATEST_WINDOWS:] for one in window.longest]
     most_ns = max((one.step_ns for one in latest), default=0)
     numbers = sorted(one.number for one in latest if one.step_ns >= most_ns / 2)[-OUTLIERS:]
@@ -109,6 +111,7 @@ def _outliers(log: RunLog) -> Trigger | None:
 
 
 def _memory(log: RunLog) -> Trigger | None:
+    """Resident memory grows in each latest window, and is GROWN_BYTES and GROWN above that at first."""
     first, latest = _first(log), _latest(log)
     sizes = [window.gauges["resident_bytes"].last for window in (*first, *latest) if "resident_bytes" in window.gauges]
     if not first or not latest or len(sizes) < len(first) + len(latest):
@@ -121,22 +124,22 @@ def _memory(log: RunLog) -> Trigger | None:
 
 
 def _first(log: RunLog) -> list[Window]:
-    began, end = _bounds(log)
+    began, end = _first_bounds_ns(log)
     return _enough([one for one in log.windows if began <= one.began_ns and one.ended_ns <= end])
 
 
 def _latest(log: RunLog) -> list[Window]:
-    """The last windows of a run that are long enough together; empty where they would reach into the first."""
+    """The fewest last windows that are long enough together; [] where they would reach into the beginning."""
     some = list[Window]()
     for window in reversed(log.windows):
         some.insert(0, window)
         if _enough(some):
             break
-    _, end = _bounds(log)
+    _, end = _first_bounds_ns(log)
     return _enough([window for window in some if window.began_ns >= end])
 
 
-def _bounds(log: RunLog) -> tuple[float, float]:
+def _first_bounds_ns(log: RunLog) -> tuple[float, float]:
     began = log.windows[0].began_ns + SKIPPED_S * 1e9 if log.windows else 0
     return began, min(began + FIRST_S * 1e9, began + (log.length_ns - began) / 3)
 
@@ -147,7 +150,7 @@ def _enough(windows: list[Window]) -> list[Window]:
 
 
 def _usual_ns(windows: Sequence[Window]) -> float:
-    """Of a step, without what outliers take beyond the usual one."""
+    """Mean ns of a step, without what outliers take beyond the usual step."""
     excess_ns = sum(window.excess_ns for window in windows)
     return (total(windows, "step") - excess_ns) / max(counted(windows, "step"), 1)
 

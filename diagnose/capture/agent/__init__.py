@@ -1,5 +1,5 @@
-"""What works inside the recorded process: finds its steps, times some, records some, and says what it knows.
+"""The code that runs in the recorded process: it finds steps, times some, records some, and reports what it knows.
 
-Only the standard library and torch, and torch never before the script itself imports it: the process may have neither
-`diagnose` nor what it needs. Nothing in here may raise into the script.
+It imports only the standard library and torch, and torch never before the script itself does: the process may have
+neither `diagnose` nor its dependencies. It raises nothing into the script but the SystemExit that ends the run.
 """

@@ -21,7 +21,7 @@ LONGEST_VALUE = 200  # characters
 
 
 def host(root: Path = Path("/")) -> dict[str, object]:
-    """The machine, as `Host`. `root` is the folder that holds proc and sys."""
+    """The fields of `Host` in the manifest: the machine. `root`: the folder that holds proc and sys."""
     flags = sorted(_of_processor(root, "flags|Features").split())
     return {
         "system": f"{platform.system()} {platform.release()}",
@@ -34,9 +34,9 @@ def host(root: Path = Path("/")) -> dict[str, object]:
 
 
 def machine(root: Path = Path("/")) -> int:
-    """Tells machines apart, each of which has one clock, without the name of any: a hash of 48 bits.
+    """A number of 48 bits for this machine, whose processes share a clock: a hash of its boot id, else of its name.
 
-    Containers of a machine are on the same; two that have the same name are not.
+    Containers on a machine have its number; machines of the same name differ, where Linux gives a boot id.
     """
     import hashlib
 
@@ -60,7 +60,7 @@ def _cpus_allowed(root: Path) -> int | None:
 
 
 def quotas(root: Path) -> Iterable[float]:
-    """CPUs by quotas of control groups, of both versions: of the own group and those around it."""
+    """CPUs by each quota of the process's control groups and those around them, v1 and v2; none: unlimited."""
     for line in text_of(root / "proc/self/cgroup").splitlines() or ["0::/", "1:cpu:/"]:
         _, kinds, own = line.split(":", 2)
         if kinds and "cpu" not in kinds.split(","):
@@ -77,7 +77,7 @@ def quotas(root: Path) -> Iterable[float]:
 
 
 def versions(root: Path = Path("/")) -> dict[str, str]:
-    """Of python, torch and what it uses, and of the frameworks that were imported."""
+    """Versions of python, torch, what it uses, the driver, and FRAMEWORKS that were imported; without unknown ones."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -89,24 +89,24 @@ def versions(root: Path = Path("/")) -> dict[str, str]:
             found["nccl"] = if_known(lambda: ".".join(map(str, torch.cuda.nccl.version())))
     driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]*)", text_of(root / "proc/driver/nvidia/version"))
     found["driver"] = driver[1] if driver else text_of(root / "sys/module/amdgpu/version").strip() or None
-    found |= {name: _installed(name) for name in FRAMEWORKS if name in sys.modules}
+    found |= {name: _installed_version(name) for name in FRAMEWORKS if name in sys.modules}
     return {name: version for name, version in found.items() if version}
 
 
 def libraries() -> list[str]:
-    """Installed packages of which something was imported, but for Python's: their frames are not the user's own."""
+    """Top modules of imported packages that are installed, but for Python's: their frames are not the user's own."""
     files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()))
     found = {name.partition(".")[0] for name, file in files if isinstance(file, str) and is_library(file)}
     return sorted(found - sys.stdlib_module_names)
 
 
 def _cudnn(number: int) -> str:
-    """As in 8.9.2 of 8902 and 9.1.0 of 90100."""
+    """The version that cuDNN's number stands for: 8.9.2 for 8902, 9.1.0 for 90100."""
     unit = 10_000 if number >= 90_000 else 1_000
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
 
-def _installed(name: str) -> str | None:
+def _installed_version(name: str) -> str | None:
     from importlib.metadata import version
 
     return if_known(lambda: version(name.replace("_", "-")))
@@ -123,7 +123,7 @@ _VARIABLES = {
     "WORLD_SIZE",
 }
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "KINETO_")
-_PRIVATE = {  # Words in names that begin so, which say that the value may name a host, a person or a secret.
+_PRIVATE = {  # Words in names with such a prefix, which say that the value may name a host, a person or a secret.
     *("ADDR", "COMM", "CONFIG", "DIR", "FILE", "HOST", "HOSTID", "ID", "KEY", "PASSWORD", "PATH", "SECRET", "TOKEN"),
     *("URL", "USER"),
 }
@@ -142,7 +142,7 @@ def _harmless(name: str, value: str) -> bool:
     return name.startswith(_PREFIXES) and not words & _PRIVATE and re.fullmatch(r"[\w,:;^=+.*-]*", value) is not None
 
 
-def alive() -> list[Any]:
+def all_optimizers() -> list[Any]:
     """All of torch's optimizers in the process."""
     module = sys.modules.get("torch.optim.optimizer")
     return [] if module is None else [one for one in gc.get_objects() if issubclass(type(one), module.Optimizer)]
@@ -152,12 +152,12 @@ _OWN_OF_A_GROUP = ("params", "param_names", "name")
 
 
 def weights(optimizer: Any) -> list[Any]:
-    """What an optimizer updates, of all its groups."""
+    """The parameters of an optimizer, of all its groups in order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def optimizers(some: Iterable[Any]) -> list[dict[str, object]]:
-    """Torch's optimizers as `Optimizer`, without those that only wrap another one."""
+    """The fields of `Optimizer` in the manifest for each, without those that only wrap another of them."""
     every = list(some)
     inner = {id(one) for one in every}
     own = [one for one in every if not inner & {id(value) for value in getattr(one, "__dict__", {}).values()}]
@@ -165,6 +165,7 @@ def optimizers(some: Iterable[Any]) -> list[dict[str, object]]:
 
 
 def _optimizer(one: Any) -> dict[str, object]:
+    """The fields of `Optimizer` in the manifest for one optimizer."""
     groups = list(one.param_groups)
     parameters = weights(one)
     dtypes = Counter[str]()
@@ -186,12 +187,12 @@ def _optimizer(one: Any) -> dict[str, object]:
 
 
 def _settings(group: dict[str, object]) -> str:
-    """Equal for groups that could be one: tensors tell whether they are alike only by what they hold."""
+    """A text of a group's options, equal for groups that could be one; tensors show their values in it."""
     return repr(sorted((name, value) for name, value in group.items() if name not in _OWN_OF_A_GROUP))
 
 
 def _flag(groups: list[dict[str, object]], name: str) -> bool | None:
-    """What all groups agree on; None if they do not, or leave it to torch."""
+    """The bool that all groups have for an option; None if they differ, or leave it to torch."""
     values = {value if isinstance(value := group.get(name), bool) else None for group in groups}
     return values.pop() if len(values) == 1 else None
 

@@ -22,7 +22,7 @@ _SLOWED = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # Those that are heat and power.
 
 
 def devices() -> list[dict[str, object]]:
-    """Each device that this process can use, as `DeviceState`; none unless CUDA is in use."""
+    """The fields of `DeviceState` for each device that this process can use; none unless CUDA is in use."""
     if not uses_gpu():
         return []
     torch = sys.modules["torch"]
@@ -31,7 +31,7 @@ def devices() -> list[dict[str, object]]:
 
 
 def links() -> list[dict[str, object]]:
-    """What connects any two of them, as `Links`, where NVML knows."""
+    """The fields of `Links` for each pair of `devices`; without pairs that NVML does not know."""
     if not uses_gpu():
         return []
     torch = sys.modules["torch"]
@@ -87,7 +87,7 @@ class Nvml:
                 self._library.nvmlShutdown()
 
     def handle(self, torch: Any, index: int) -> ctypes.c_void_p | None:
-        """Of a device by its number in torch, which knows only those that CUDA_VISIBLE_DEVICES names."""
+        """NVML's handle of a device by its number in torch, which counts only CUDA_VISIBLE_DEVICES; None if unknown."""
         with suppress(Exception):
             uuid = str(torch.cuda.get_device_properties(index).uuid)
             name = ctypes.c_char_p((uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}").encode())
@@ -102,11 +102,11 @@ class Nvml:
         return None
 
     def ask(self, function: str, *of: ctypes.c_void_p | int | None) -> int | None:
-        """What a function that gives an unsigned int says of devices and numbers; None if a device is unknown."""
+        """What a function of NVML that gives an unsigned int says of these devices and numbers; None if one is None."""
         return None if None in of else self._answer(ctypes.c_uint(), function, *of)
 
     def held_back_by(self, handle: ctypes.c_void_p | None) -> tuple[str, ...] | None:
-        """Why the device's clock is below its most."""
+        """NVML's names of what lowers the device's clock now; empty: nothing; None: unknown."""
         bits = self._reasons(handle)
         return None if bits is None else tuple(name for at, name in enumerate(_HELD_BACK_BY) if bits >> at & 1)
 
@@ -119,7 +119,7 @@ class Nvml:
         return None
 
     def now(self, handle: ctypes.c_void_p | None) -> dict[str, float | None]:
-        """What of a device changes while it computes; `slowed` is 1 where heat or power hold its clock back."""
+        """A device's state now, None where unknown; `slowed` is 1.0 where heat or power lower its clock, else 0.0."""
         power, bits = self.ask("nvmlDeviceGetPowerUsage", handle), self._reasons(handle)
         return {
             "sm_clock_mhz": self.ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK),

@@ -34,7 +34,7 @@ class Settings:
         self._known: weakref.WeakKeyDictionary[Any, Options] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
-        """Begin to note, as the script imports what there is to note. Of several settings the last ones note."""
+        """Note settings from now on, once the script imports their modules. Of several objects only the last notes."""
         global _settings
         if _settings is None:
             for module in _NOTES:
@@ -42,7 +42,7 @@ class Settings:
         _settings = self
 
     def flags(self) -> dict[str, object]:
-        """As `Flags`."""
+        """The fields of `Flags` in the manifest; none before torch is imported."""
         torch = sys.modules.get("torch")
         if torch is None:
             return {}
@@ -64,7 +64,7 @@ class Settings:
         }
 
     def distributed(self) -> dict[str, object] | None:
-        """As `Distributed`; None if the process works alone."""
+        """The fields of `Distributed` in the manifest; None if no process group is known."""
         backend = if_known(_backend) or self._backend
         if backend is None:
             return None
@@ -75,7 +75,7 @@ class Settings:
         return {"backend": backend, "ddp": self._wrapped["ddp"], "fsdp": fsdp, "ddp_made": calls}
 
     def allocator(self) -> dict[str, int]:
-        """Of CUDA's caching allocator: bytes in use and reserved, now and most; counts of what goes wrong."""
+        """Of CUDA's caching allocator: bytes allocated and reserved, now and most; retries, OOMs and segments."""
         if not uses_gpu():
             return {}
         known = sys.modules["torch"].cuda.memory_stats()
@@ -107,7 +107,7 @@ class Settings:
         noticed.note(one)
 
     def wrapped(self, kind: str, option: str, read: Callable[[Any], Option], module: Any, value: object) -> None:
-        """An option of a module that runs on several ranks was set."""
+        """An option of a module of DDP or FSDP (`kind`) was set: note what `read` makes of its value."""
         options = self._known.get(module)
         if options is None:
             self._backend = if_known(_backend) or self._backend
@@ -121,6 +121,8 @@ _settings: Settings | None = None
 
 
 class _NotedWhenSet(noticed.Noticed):
+    """An attribute of objects: `note(settings, object, value)` is called whenever it is set."""
+
     def __init__(self, name: str, note: Callable[[Settings, Any, object], None]) -> None:
         super().__init__(name)
         self._note = note
@@ -200,20 +202,20 @@ def _hook(module: ModuleType) -> None:
 
 
 def _backend() -> str | None:
-    """Of the process group; None if there is none."""
+    """The backend of the process group, as "nccl"; None if there is none."""
     group = process_group()
     return None if group is None else str(group.get_backend())
 
 
 def _compiled() -> bool:
-    """Whether torch.compile was called; torch imports what compiles for other reasons, too."""
+    """Whether torch.compile was called; that its modules are imported does not say so."""
     frames, evaluation = sys.modules.get("torch._dynamo.utils"), sys.modules.get("torch._dynamo.eval_frame")
     counted = frames is not None and bool(frames.counters.get("frames"))
     return counted or (evaluation is not None and any(map(callable, evaluation.cached_backends.values())))
 
 
 def if_known(ask: Callable[[], T]) -> T | None:
-    """None if it fails; torch warns of reading settings that have newer names."""
+    """What `ask()` returns; None if it raises. No warnings: torch warns of settings that have newer names."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -222,7 +224,7 @@ def if_known(ask: Callable[[], T]) -> T | None:
         return None
 
 
-MOST_GUARDS = 8  # That are told, those first by which the most compiled forms failed (chosen).
+MOST_GUARDS = 8  # That are kept: those by which most compiled forms failed (chosen).
 LONGEST_GUARD = 200  # characters
 _REASON = re.compile(r"(?P<form>\d+/\d+): (?P<said>[^\n]*)(?P<rest>.*)", re.DOTALL)
 _COMMENT = re.compile(r"\s{2,}#.*|\s*\(HINT:.*")
@@ -232,7 +234,7 @@ _SIZE = re.compile(r"(size|stride) mismatch|\.(size|stride)\(\)")
 
 
 def failed_guards() -> list[dict[str, object]]:
-    """As `FailedGuard` of the manifest; nothing where torch.compile was not used, or keeps none."""
+    """The fields of `FailedGuard` in the manifest, for each; none where torch.compile was not used, or keeps none."""
     utils = sys.modules.get("torch._dynamo.utils")
     failures = getattr(utils, "guard_failures", {})
     found = [one for code, reasons in list(failures.items()) for one in of_function(code, map(str, list(reasons)))]

@@ -1,4 +1,4 @@
-"""Parts of the agent fail alone: what one raises is told by its name, and the training and the other parts go on."""
+"""Parts of the agent fail alone: what one raises is noted by its name, and the training and the other parts go on."""
 
 import sys
 import threading
@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 MOST_S = 5.0  # That a part may take and still be asked again (chosen).
 T = TypeVar("T")
 failures: list[str] = []  # Of this process: parts, each with what it raised.
-_given_up: dict[str, TimeoutError | None] = {}  # Nothing that was raised: it holds on to what the script computes.
+_given_up: dict[str, TimeoutError | None] = {}  # Parts not asked again; None: it raised (errors keep tensors alive).
 
 
 def failed(part: str, error: Exception) -> None:
-    """Tell of it, once."""
+    """Add the part and its error to `failures`, each text once."""
     failure = f"{part}: {type(error).__name__}: {error}"
     if failure not in failures:
         failures.append(failure)
 
 
 def tried(part: str, act: Callable[..., object], *given: Any) -> None:
-    """Do what has to be done even if the part has failed before, such as ending what was begun."""
+    """Call `act(*given)` even if the part failed before, as to end what was begun. What it raises is noted only."""
     try:
         act(*given)
     except Exception as error:
@@ -30,9 +30,9 @@ def tried(part: str, act: Callable[..., object], *given: Any) -> None:
 
 
 def alone(part: str, ask: Callable[..., T], *given: Any, default: Any = None, most_s: float | None = None) -> T | Any:
-    """What `ask(*given)` returns. Once it has raised: `default`. So, too, after one that took longer than `most_s`.
+    """What `ask(*given)` returns; `default` if it raises, and in all later calls of that part.
 
-    A call that never returns holds up the thread that asks. `most_s`: MOST_S if it is not said.
+    The same after a call that took longer than `most_s` (None: MOST_S). Nothing ends a call that never returns.
     """
     if part in _given_up:
         if (slow := _given_up[part]) is not None:
@@ -51,7 +51,7 @@ def alone(part: str, ask: Callable[..., T], *given: Any, default: Any = None, mo
 
 
 def in_time(part: str, ask: Callable[[], T], default: Any = None) -> T | Any:
-    """The same by another thread, which is left alone after MOST_S: for what is the same in all threads."""
+    """The same in another thread, for what does not depend on the thread; `default` if it takes over MOST_S."""
     found = [default]
     thread = threading.Thread(target=lambda: found.append(alone(part, ask, default=default)), daemon=True)
     try:
@@ -65,13 +65,13 @@ def in_time(part: str, ask: Callable[[], T], default: Any = None) -> T | Any:
 
 
 def each_alone(**parts: Callable[[], object]) -> dict[str, object]:
-    """What these parts of the manifest hold, by their names; without those that failed."""
+    """What each of these functions returns, by its name, a field of the manifest; without those that failed."""
     found = {name: alone(f"the {name}".replace("_", " "), ask, default=..., most_s=inf) for name, ask in parts.items()}
     return {name: value for name, value in found.items() if value is not ...}
 
 
-def whole(target: Path, write: Callable[[Path], bool]) -> str | None:
-    """The name of a file that has been written; None if there was nothing to write, or no room."""
+def written_name(target: Path, write: Callable[[Path], bool]) -> str | None:
+    """Have `write(target)` write a file. Returns its name; None if `write` returned False, or the disk failed."""
     try:
         return target.name if write(target) else None
     except OSError as error:
@@ -89,7 +89,7 @@ def text_of(path: Path) -> str:
 
 
 def uses_gpu() -> bool:
-    """Whether this process computes on a GPU."""
+    """Whether this process uses a GPU: torch has initialised CUDA."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(alone("whether a GPU is used", torch.cuda.is_initialized, default=False))
 
@@ -108,7 +108,7 @@ def parent_process() -> Any:
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is captured: nothing of ours may wait for the device then."""
+    """Whether a CUDA graph is captured, or that is unknown: nothing of ours may wait for the device then."""
     cuda = sys.modules["torch"].cuda
     what = "whether a CUDA graph is captured"
     return bool(alone(what, lambda: cuda.is_initialized() and cuda.is_current_stream_capturing(), default=True))

@@ -19,7 +19,7 @@ from .alone import alone, process_group, text_of, uses_gpu
 from .backwards import Losses
 from .recordings import free_bytes
 
-PEAK = "the most memory of a block"  # What fails alone.
+PEAK = "the most memory of a block"  # Its name for `alone`.
 ROUNDING = 1e-4  # Typical difference of outputs, over their spread, up to which it is rounding in float32 (chosen).
 ROUNDING_OF_UPDATES = 1e-3  # The same of updates, which are the small difference of two parameters (chosen).
 MOST_ELEMENTS = 1 << 24  # Of a tensor, evenly spaced, that are compared (chosen).
@@ -28,19 +28,19 @@ SHARE_OF_MEMORY = 0.5  # Of the free memory that copies of an optimizer may take
 
 
 class Arm:
-    """Of one process, from its start."""
+    """What one process measures as an arm, from its start on."""
 
     def __init__(self) -> None:
         self._losses = Losses()
-        backwards.listen(self._backward)
+        backwards.listen(self._keep_losses)
 
-    def _backward(self, tensors: list[Any]) -> None:
+    def _keep_losses(self, tensors: list[Any]) -> None:
         for tensor in tensors:
             if tensor.numel() == 1:
                 self._losses.keep(tensor)
 
     def found(self) -> dict[str, object]:
-        """As `Arm` in the manifest. Waits for the device."""
+        """The fields of `Arm` in the manifest. Waits for the device."""
         return {
             **injection.found(),
             "losses": self._losses.found(),
@@ -50,16 +50,14 @@ class Arm:
 
 
 def _device_peak() -> int:
-    """Most memory that tensors had on GPUs."""
+    """Most bytes that tensors had on GPUs since the last reset, summed over GPUs."""
     torch = sys.modules["torch"]
     return sum(int(torch.cuda.max_memory_allocated(index)) for index in range(torch.cuda.device_count()))
 
 
 def _own_peak() -> int | None:
-    """Most resident memory of this process, without its workers; None where the system does not say.
-
-    Not of getrusage: that also holds what the process had before it became this program.
-    """
+    """Most resident bytes of this process, without its workers; None where the system does not say.
+    Not of getrusage: that also holds what the process had before it became this program."""
     lines = text_of(Path("/proc/self/status")).splitlines()
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
 
@@ -84,7 +82,7 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(index)
 
     def found(self) -> int | None:
-        """None where the system does not say."""
+        """In bytes; None where the system does not say, or the peak could not be reset."""
         if self._gpu:
             return alone(PEAK, _device_peak)
         return _own_peak() if self._known else None
@@ -92,7 +90,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two results that should be the same, as shares of the spread of the first (a standard deviation)."""
+    """How far two results that should be the same differ, in standard deviations of the first."""
 
     largest: float
     typical: float  # Mean absolute difference.
@@ -120,13 +118,13 @@ class Called:
 
 
 class SameBatch:
-    """The last batch that a model was called with while gradients were taken."""
+    """Compares a model's outputs, with and without a setting, on the last batch that it was trained on."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._given: tuple[Any, Any] | None = None
+        self._given: tuple[Any, Any] | None = None  # Arguments of the last call with gradients.
         self._handle = model.register_forward_pre_hook(self._keep, with_kwargs=True)
-        self._as_it_trains = True
+        self._as_it_trains = True  # Else in evaluation mode.
         self._own = 0.0  # Typical difference of two outputs of the model as it is.
 
     def _keep(self, _module: Any, args: Any, kwargs: Any) -> None:
@@ -135,7 +133,7 @@ class SameBatch:
             self._given = args, kwargs
 
     def close(self) -> bool:
-        """Keep that batch. Whether the model can be asked."""
+        """Keep the last batch, and run the model on it. False if there was none, or the model raises."""
         self._handle.remove()
         if self._given is None:
             return False
@@ -150,7 +148,7 @@ class SameBatch:
         return True
 
     def compared(self, turn: Callable[[bool], None]) -> Difference:
-        """Outputs without and with a setting, which is off before and after. Raises what the model raises with it."""
+        """How outputs differ without and with a setting, off before and after. Raises what the model raises with it."""
         without = self._output()
         turn(True)
         try:
@@ -173,8 +171,8 @@ class SameBatch:
 
 
 def update_compared(optimizers: Sequence[Any], turn: Callable[[Any, bool], None]) -> Difference | None:
-    """Parameters after one step of copies, without and with a setting; None where memory does not allow it, or where
-    there are no gradients by now. Raises what the step raises with it.
+    """How an optimizer's step differs without and with a setting, which copies make: of the one that differs most. None
+    if memory is short, or without gradients. Raises what the step raises with the setting.
     """
     found = list[Difference]()
     for optimizer in optimizers:
@@ -190,7 +188,7 @@ def update_compared(optimizers: Sequence[Any], turn: Callable[[Any, bool], None]
 
 
 def _updates(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool], None] | None) -> list[Any]:
-    """What a step of a copy of the optimizer adds to each weight. `turn(copy, True)` applies the fix first."""
+    """What a step of a copy of the optimizer adds to each weight, after `turn(copy, True)` unless that is None."""
     torch = sys.modules["torch"]
     copied = object.__new__(type(optimizer))
     copied.__dict__ = {**optimizer.__dict__, "param_groups": [], "state": copy.copy(optimizer.state)}
@@ -215,7 +213,7 @@ def _updates(optimizer: Any, weights: Sequence[Any], turn: Callable[[Any, bool],
 
 
 def _fits(optimizer: Any, weights: Sequence[Any]) -> bool:
-    """Whether memory suffices for two copies of weights, gradients and the optimizer's states."""
+    """Whether two copies of weights, gradients and the optimizer's states fit SHARE_OF_MEMORY of what is free."""
     torch = sys.modules["torch"]
     kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     needed = 2 * sum(one.numel() * one.element_size() for one in [*weights, *weights, *kept])
@@ -264,11 +262,11 @@ def _difference(without: Sequence[Any], changed: Sequence[Any], rounding: float,
     return Difference(largest, typical, "rounding" if largest else "same")
 
 
-def _apart(some: Sequence[Any], others: Sequence[Any]) -> tuple[float, float]:
-    """The largest and the typical difference of results, each of the tensors that differ most; 0 for equal bits."""
-    if len(some) != len(others) or any(one.shape != other.shape for one, other in zip(some, others, strict=False)):
+def _apart(firsts: Sequence[Any], others: Sequence[Any]) -> tuple[float, float]:
+    """The largest and the typical difference of any pair of tensors; 0 for equal bits, MOST for other shapes."""
+    if len(firsts) != len(others) or any(one.shape != other.shape for one, other in zip(firsts, others, strict=False)):
         return MOST, MOST
-    differences = [_pair_difference(one, other) for one, other in zip(some, others, strict=True)]
+    differences = [_pair_difference(one, other) for one, other in zip(firsts, others, strict=True)]
     return max((one for one, _ in differences), default=0.0), max((one for _, one in differences), default=0.0)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from . import about
-from .alone import capturing, failed, whole
+from .alone import capturing, failed, written_name
 from .noticed import compiler_switch
 from .script_files import when_imported
 
-# Are given the tensors that a pass begins at. What they raise is noted, and the script does not hear of it.
+# Called when a pass begins, with the tensors that it begins at, and when one has ended. What they raise is only noted.
 _listeners: list[Callable[..., None]] = []
 _at_ends: list[Callable[..., None]] = []
 _running = False  # In a pass: what begins within it is part of it, as where activations are checkpointed.
@@ -21,13 +21,13 @@ _unhook: Callable[[], None] | None = None  # Puts torch's own function back; Non
 
 
 def listen(listener: Callable[[list[Any]], None]) -> None:
-    """Have it called from now on."""
+    """From now on have it called before each pass, also one within another, with the tensors it begins at."""
     _listeners.append(listener)
     when_imported("torch.autograd", _hook)
 
 
 def listen_to_ends(listener: Callable[[], None]) -> None:
-    """Have it called after each pass from now on; what ends the process gets through to the script."""
+    """From now on have it called after each pass that is in no other; SystemExit in it gets through to the script."""
     _at_ends.append(listener)
     when_imported("torch.autograd", _hook)
 
@@ -42,7 +42,7 @@ def leave(listener: Callable[..., None]) -> None:
 
 
 def forget_all() -> None:
-    """Let all leave: those of a process that this one was forked from, too."""
+    """Remove all listeners, those inherited from the process that this one was forked from included."""
     global _running
     _running = False
     for listener in [*_listeners, *_at_ends]:
@@ -54,19 +54,19 @@ def _hook(module: Any) -> None:
     global _unhook
     if _unhook is None and (_listeners or _at_ends):
         original = module.backward
-        told = module.backward = _told(original)
+        wrapped = module.backward = _with_listeners(original)
 
         def put_back() -> None:
-            """Unless someone else has put another function there, which calls ours."""
+            """Restore the original, unless someone else has put another function there, which calls ours."""
             global _unhook
-            if module.backward is told:
+            if module.backward is wrapped:
                 module.backward, _unhook = original, None
 
         _unhook = put_back
 
 
-def _told(original: Any) -> Callable[..., Any]:
-    """`torch.autograd.backward`, which tells us. Its frame is in stacks: it is there only while someone listens."""
+def _with_listeners(original: Any) -> Callable[..., Any]:
+    """`torch.autograd.backward` with calls of listeners, which are left out in compiled code and graph capture."""
     import torch  # The script is importing it: it is there, if not yet whole.
 
     compile_with = compiler_switch()
@@ -79,15 +79,15 @@ def _told(original: Any) -> Callable[..., Any]:
         compile_with(compiler)
         if compiler:
             return original(tensors, *args, **kwargs)
-        announced = not capturing()
-        if announced:
+        heard = not capturing()
+        if heard:
             _tell(_listeners, list(tensors) if isinstance(tensors, (tuple, list)) else [tensors])
         outermost, _running = not _running, True
         try:
             result = original(tensors, *args, **kwargs)
         finally:
             _running = not outermost
-        if outermost and announced:
+        if outermost and heard:
             _tell(_at_ends)
         return result
 
@@ -105,11 +105,11 @@ def _tell(listeners: list[Any], *given: Any) -> None:
         failed("backward passes", error)
 
 
-MOST = 10_000  # That are kept (chosen).
+MOST = 10_000  # Losses that are kept, the first ones (chosen).
 
 
 class Losses:
-    """In memory that is taken once for each device.
+    """Losses, kept on their devices, in memory that is taken once for each device.
 
     A tensor for each step would stay at the top of glibc's heap, which then gives back less to the system: an arm of a
     GPT-2 on a CPU took 116 ms a step with such tensors, and 126 without (transformers 5.24, torch 2.13).
@@ -117,10 +117,10 @@ class Losses:
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
-        self._devices: list[Any] = []  # Of each number.
+        self._devices: list[Any] = []  # Of each loss.
 
     def keep(self, one: Any) -> None:
-        """A tensor of one number. To read it now would wait for the device."""
+        """Keep a tensor of one floating-point number, up to MOST; it is not read, as that would wait for the device."""
         place, one = len(self._devices), one.to_local() if hasattr(one, "to_local") else one  # A DTensor's part.
         if place == MOST or not one.is_floating_point():
             return
@@ -133,7 +133,7 @@ class Losses:
         self._devices.append(device)
 
     def found(self) -> list[str]:
-        """Each as `float.hex` writes it. Waits for the device."""
+        """All losses in order, each as `float.hex` writes it. Waits for the device."""
         numbers = {device: kept[: len(self._devices)].tolist() for device, kept in self._kept.items()}
         return [numbers[device][place].hex() for place, device in enumerate(self._devices)]
 
@@ -143,23 +143,23 @@ UNNUMBERED = 1 << 63  # Nodes that add to the gradient of a weight have numbers 
 
 
 def graph_of_a_step(target: Path) -> Generator[None, None, str | None]:
-    """Look at the next step's passes, and write them into a file; to its name, or None if there is nothing to write."""
+    """A course: note the next step's passes, and write their graph. Returns the file's name; None: none is written."""
     graphs = Graphs()
     listen(graphs.backward)
     try:
         yield
     finally:  # The training may end before.
         leave(graphs.backward)
-    return whole(target, graphs.write)
+    return written_name(target, graphs.write)
 
 
 class Graphs:
-    """Nodes of the backward passes that it was told of, by the names of `trace.model.AutogradGraph`."""
+    """The graph of the backward passes that it hears of, in the columns of `trace.model.AutogradGraph`."""
 
     def __init__(self) -> None:
         self.too_large = False
         self._names: dict[str, int] = {}
-        self._position: dict[Any, int] = {}
+        self._position: dict[Any, int] = {}  # Of each node in the columns.
         self._name: list[int] = []
         self._number: list[int] = []
         self._uses: list[int] = []
@@ -167,7 +167,7 @@ class Graphs:
         self._weight: list[Any] = []
 
     def backward(self, ends: list[Any]) -> None:
-        """A pass begins at these tensors. Raises what torch raises."""
+        """A pass begins at these tensors: add all nodes that it reaches. Raises what torch raises."""
         pending = [node for end in ends if (node := getattr(end, "grad_fn", None)) is not None]
         for node in pending:
             self._add(node)
@@ -192,12 +192,12 @@ class Graphs:
             self.too_large |= len(self._position) > MOST_NODES
 
     def write(self, target: Path) -> bool:
-        """Into a file, if there is something to write. Lets go of the graph."""
+        """Write the file unless the graph is empty or too large; whether it did. Lets go of the graph's memory."""
         self._position.clear()
         weights, self._weight = self._weight, []
         if self.too_large or not self._name:
             return False
-        has = {id(one): at for at, some in enumerate(about.alive(), 1) for one in about.weights(some)}
+        has = {id(one): at for at, some in enumerate(about.all_optimizers(), 1) for one in about.weights(some)}
         content = {
             "names": list(self._names),
             "name": self._name,

@@ -1,4 +1,4 @@
-"""How a DataLoader was made, what is in its batches, and what handing one over takes.
+"""How a DataLoader was made, what is in its batches, and how long handing one over from a worker takes.
 
 Looked at while the training warms up, and with torch's own ops: on nothing that is measured, and on the CPU only.
 """
@@ -15,7 +15,7 @@ from . import noticed
 
 
 def settings(loader: Any) -> dict[str, object]:
-    """By the names of `Loader` in the manifest; what is known only later is None."""
+    """A DataLoader's settings as fields of `Loader` in the manifest; what is known only later is None."""
     own = loader.__dict__
     batches, sampler = own.get("batch_sampler"), own.get("sampler")
     made_by = getattr(batches, "__dict__", {})
@@ -40,10 +40,8 @@ def settings(loader: Any) -> dict[str, object]:
 
 
 def dataset_length(iterator: Any) -> int | None:
-    """Length of the dataset of a loader's iterator that has given a batch, where torch's own sampler has asked as well.
-
-    Asking first could do what the script does not expect, such as opening a file before workers are forked.
-    """
+    """Length of the dataset of an iterator that has given a batch; None unless torch's own sampler has asked as well.
+    Asking before it did could do what the script does not expect, such as opening a file before workers are forked."""
     module = sys.modules["torch.utils.data"]
     kinds = (module.SequentialSampler, module.RandomSampler, module.DistributedSampler)
     dataset, sampler = iterator._dataset, iterator._index_sampler
@@ -62,7 +60,7 @@ def dataset_length(iterator: Any) -> int | None:
 
 
 def start_method(worker: Any) -> str | None:
-    """How a worker was started, without fixing the way of later ones."""
+    """How a worker was started, as "fork"; None if unknown. Does not set the method for later processes."""
     import multiprocessing
 
     return getattr(type(worker), "_start_method", None) or multiprocessing.get_start_method(allow_none=True)
@@ -92,17 +90,17 @@ class Filled(NamedTuple):
     """How far the rows of a batch are filled."""
 
     rows: int
-    length: int
-    longest: int  # Places of its fullest row.
-    used: int  # Places of all rows.
+    length: int  # Places of each row, padding included.
+    longest: int  # Places of its fullest row, without padding.
+    used: int  # Places of all rows, without padding.
 
 
 class Parts(NamedTuple):
-    """What a batch consists of."""
+    """What a batch consists of, wherever in it; None if not counted."""
 
     tensors: int | None
-    objects: int | None
-    batch_bytes: int | None
+    objects: int | None  # All Python objects, tensors included.
+    batch_bytes: int | None  # Of tensors and arrays of numpy.
 
 
 class Batches:
@@ -115,7 +113,7 @@ class Batches:
         self.handing: dict[str, object] = {}  # What handing such a batch over would take, as in the manifest.
 
     def look(self, batch: Any, in_process: bool = False) -> None:
-        """At a batch that the training got, or even made itself. Raises what torch raises."""
+        """Look at a batch that the training got; `in_process`: that it made itself. Raises what torch raises."""
         if self._taken >= MOST_LOOKS:
             return
         self._taken += 1
@@ -131,7 +129,7 @@ class Batches:
         self._looks += 1
 
     def found(self) -> dict[str, object]:
-        """By the names of `Loader` in the manifest."""
+        """Fields of `Loader` in the manifest; the medians of `Parts`."""
         usual = sorted(self._parts)[len(self._parts) // 2] if self._parts else Parts(None, None, None)
         filled = self._filled
         sequences = filled and {
@@ -187,7 +185,7 @@ def _tensors(batch: Any) -> Iterator[Any]:
 
 
 def _filled(tensors: list[Any]) -> Filled | None:
-    """Of the largest sequences: a place is filled if any of the tensors of that shape has something there.
+    """How far a batch's largest sequences are filled; None without any. What any tensor of that shape fills counts.
 
     Sequences are rows of integers, or rows of vectors. What is at the end (or the beginning) of most rows, over and
     over, is padding, whatever its value.
@@ -209,18 +207,19 @@ def _filled(tensors: list[Any]) -> Filled | None:
 
 
 def _tenths(filled: Filled) -> tuple[int, int]:
-    """Shares that are filled: the way to read a batch is one that leaves clearly less. Of equal ones the first."""
+    """Filled tenths of the longest row, and of all rows: the least of four readings counts, of equal ones the first."""
     return 10 * filled.longest // filled.length, 10 * filled.used // (filled.rows * filled.length)
 
 
 def _is_sequence(tensor: Any) -> bool:
+    """Whether it has rows of integers, or (three-dimensional) rows of vectors of floating-point numbers."""
     if tensor.dim() == 2:
         return not (tensor.is_floating_point() or tensor.is_complex())
     return tensor.dim() == 3 and bool(tensor.is_floating_point())
 
 
 def _lengths(tensors: list[Any], axis: int) -> list[Any]:
-    """Per row the length without padding: first taking padding to be at the end, then at the beginning."""
+    """Two tensors of each row's length without padding: taking padding to be at the end, and at the beginning."""
     import torch
 
     found = []
@@ -237,12 +236,12 @@ def _lengths(tensors: list[Any], axis: int) -> list[Any]:
     return found
 
 
-TIMES = 3  # That it is done (chosen).
-MOST_SENT_TENSORS, MOST_SENT_BYTES = 256, 1 << 28  # At once; of more, so many times as much is told (chosen).
+TIMES = 3  # How often handing a batch over is measured (chosen).
+MOST_SENT_TENSORS, MOST_SENT_BYTES = 256, 1 << 28  # At once; times for more are scaled up (chosen).
 
 
 def handing(tensors: int, objects: int, size: int) -> dict[str, object]:
-    """`handed_ns` and `sending_ns` as in `Loader` of the manifest; empty if that cannot be told. `size`: in bytes."""
+    """`handed_ns` and `sending_ns` of `Loader` in the manifest, for such a batch; empty if it fails. `size`: bytes."""
     from multiprocessing import resource_sharer
 
     times = max(tensors / MOST_SENT_TENSORS, size / MOST_SENT_BYTES, 1.0)
@@ -261,7 +260,7 @@ def handing(tensors: int, objects: int, size: int) -> dict[str, object]:
 
 
 def _once(tensors: int, objects: int, size: int) -> tuple[int, int]:
-    """Hand such a batch to a process and back: wall ns to receive it, CPU ns to send it and of helper threads."""
+    """Pickle such a batch as for another process, and load it here: wall ns to load, CPU ns to send and of helpers."""
     from multiprocessing.reduction import ForkingPickler
 
     import torch

@@ -1,4 +1,4 @@
-"""How the processes of a run agree on when to do what: small words that one says and the others hear.
+"""Messages between the processes of a run, by which they agree on when to do what: one posts, the others read.
 
 On one machine they are files. Across machines they are in the store by which torch.distributed brought the ranks
 together: file systems that machines share show new files late.
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 class Board:
-    """Words by name, in a folder. Each is said once, whole, and never changes."""
+    """Messages by name, as files in a folder. Each is posted once and whole, as readers keep what they have read."""
 
-    delay_s = 0.0  # So long it may take until a word is heard.
-    lost = False  # Nothing can be heard any more.
+    delay_s = 0.0  # So long it may take until a message can be read.
+    lost = False  # Nothing can be read any more.
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, dict[str, Any]] = {}
 
     def post(self, name: str, /, **values: float | str) -> None:
-        """Let all know."""
+        """Post these values under a name, for all processes to read."""
         target = self._folder / f"{name}.post"
         written = target.with_suffix(f".{os.getpid()}")
         written.write_text(json.dumps(values), encoding="utf-8")
@@ -46,11 +46,11 @@ class Board:
         return self._known[name]
 
     def count(self, name: str) -> None:
-        """One more process has come to something."""
+        """Count this process under that name, once however often it is called."""
         self.post(f"{name}.{os.getpid()}")
 
     def counted(self, name: str) -> int:
-        """How many have."""
+        """How many processes are counted under that name."""
         return self.posted(f"{name}.")
 
     def posted(self, beginning: str) -> int:
@@ -58,20 +58,20 @@ class Board:
         return sum(1 for _ in self._folder.glob(f"{beginning}*.post"))
 
     def offer(self, name: str, rank: int, value: int) -> None:
-        """A value of a rank, of which the greatest is looked for."""
+        """Offer a rank's value, for `greatest` to compare with those of other ranks."""
         self.post(f"{name}.{rank}", value=value)
 
     def greatest(self, name: str) -> int | None:
-        """The rank that has offered the greatest value; None if none has."""
+        """The rank that has offered the greatest value, of equal ones the lowest; None if none has."""
         names = [path.name.removesuffix(".post") for path in self._folder.glob(f"{name}.*.post")]
         found = {int(one.rpartition(".")[2]): word["value"] for one in names if (word := self.read(one)) is not None}
         return max(found, key=lambda rank: (found[rank], -rank)) if found else None
 
     def rest(self) -> None:
-        """Nothing is asked for a while."""
+        """Nothing is read for a while: nothing to do for files."""
 
     def claim(self, name: str, by: str = "") -> bool:
-        """Whether this process is the first to claim it; `by` says for whom."""
+        """Claim the name, once for all processes; whether this call did. `by`: what `claimed` returns from then on."""
         try:
             file = os.open(self._folder / f"{name}.claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except OSError:
@@ -81,37 +81,37 @@ class Board:
         return True
 
     def claimed(self, name: str) -> str:
-        """For whom it is claimed; empty if that is not known."""
+        """The `by` of the claim of that name; empty if there is none, or it is not written yet."""
         return text_of(self._folder / f"{name}.claim")
 
 
 ANSWER_S = 5.0  # How long a rank waits for the store; one that takes longer is not asked again (chosen).
 REQUESTS_PER_S = 10_000  # That all ranks together ask of a store, at most (chosen: one on this machine answers 70,000).
-_recordings = 0  # That this process has joined; ranks count alike, so words of two recordings are kept apart.
+_recordings = 0  # That this process has joined; ranks count alike, so messages of two recordings are kept apart.
 
 
 class StoreBoard:
-    """The same in the store of torch.distributed. Of one that does not answer nothing is heard any more."""
+    """The same, but claims, in the store of torch.distributed. Once it fails or is slow (ANSWER_S), it is `lost`."""
 
     def __init__(self, store: Any, world_size: int) -> None:
         global _recordings
         _recordings += 1
         self._store, self._prefix = store, f"diagnose/{_recordings}/"
         self._known: dict[str, dict[str, Any]] = {}
-        self._asked_s: dict[str, float] = {}
-        self._each_s = world_size / REQUESTS_PER_S
+        self._asked_s: dict[str, float] = {}  # When each message was last asked for.
+        self._each_s = world_size / REQUESTS_PER_S  # Between two requests for one message, at least.
         self.delay_s = 2 * self._each_s
         self._acts: Acts | None = None
         self._answers: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self.lost = False  # It has not answered.
 
     def post(self, name: str, /, **values: float | str) -> None:
-        """Let all know."""
+        """Post these values under a name, for all processes to read."""
         self._known[name] = dict(values)
         self._ask(lambda: self._store.set(self._prefix + name, json.dumps(values)), None)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What was posted under that name; None if nothing has been yet."""
+        """What was posted under that name; None if nothing has been yet, or it was asked for a moment ago."""
         if name not in self._known and time.monotonic() - self._asked_s.get(name, -self._each_s) >= self._each_s:
             self._asked_s[name] = time.monotonic()
             if (word := self._ask(lambda: self._value(name), None)) is not None:
@@ -119,24 +119,24 @@ class StoreBoard:
         return self._known.get(name)
 
     def count(self, name: str) -> None:
-        """One more process has come to something."""
+        """Count this process under that name. Unlike a Board it counts each call."""
         self._ask(lambda: self._store.add(self._prefix + name, 1), 0)
 
     def counted(self, name: str) -> int:
-        """How many have."""
+        """How many processes are counted under that name; 0 once the store is lost."""
         return self._ask(lambda: int(self._store.add(self._prefix + name, 0)), 0)
 
     def offer(self, name: str, rank: int, value: int) -> None:
-        """A value of a rank, of which the greatest is looked for."""
+        """Offer a rank's value, for `greatest` to compare with those of other ranks."""
         self._ask(lambda: self._offer(name, rank, value), None)
 
     def greatest(self, name: str) -> int | None:
-        """The rank that has offered the greatest value; None if none has."""
+        """The rank that has offered the greatest value, of equal ones the first; None if none has."""
         word = self._ask(lambda: self._value(name), None)
         return None if word is None else int(word.split()[1])
 
     def rest(self) -> None:
-        """Nothing is asked for a while: no thread of ours is there to be recorded."""
+        """Nothing is read for a while: end our thread, so that no recording has it. The next request starts another."""
         if self._acts is not None:
             self._acts.put(None)
             self._acts = None
@@ -152,7 +152,7 @@ class StoreBoard:
         return bytes(self._store.get(key)) if self._store.check([key]) else None
 
     def _ask(self, act: Callable[[], T], otherwise: T) -> T:
-        """What the store answers; asked by a thread, as one whose process hangs answers nothing."""
+        """What our thread gets from `act()`; `otherwise` if it raises or takes over ANSWER_S, and from then on."""
         if self.lost:
             return otherwise
         if self._acts is None:
@@ -181,7 +181,7 @@ def _answer(acts: Acts, answers: SimpleQueue[tuple[Any, ...]]) -> None:
 
 
 def store() -> Any:
-    """That of the default process group; None if there is none."""
+    """The store of the default process group; None if there is none."""
     with suppress(Exception):
         return process_group().distributed_c10d._get_default_store()
     return None

@@ -12,7 +12,7 @@ from typing import Any
 from .alone import alone, text_of, uses_gpu
 from .interruptions import BACKWARD, phases
 
-ON_DEVICE = "device times of steps"  # What fails alone if events do.
+ON_DEVICE = "device times of steps"  # Their name for `alone`.
 _STARTED_NS = time.perf_counter_ns()  # When this process loaded the agent.
 
 
@@ -53,30 +53,30 @@ class Clock:
 
     @property
     def steps(self) -> int:
-        """That were timed."""
+        """How many steps have been timed."""
         return len(self._ns) - 1
 
     def wall_ns(self, last: int | None = None) -> list[int]:
-        """Of each step, or of the last ones."""
+        """Wall time of each step, or of the last `last` ones."""
         return _differences(self._ns if last is None else self._ns[-last - 1 :])
 
     def fitting(self, seconds: float) -> int:
-        """How many steps as the usual one fit a time."""
+        """How many steps of the median length fit this time."""
         return int(seconds * 1e9 / max(statistics.median(self.wall_ns()), 1))
 
     @property
     def own_ns(self) -> int:
-        """Median time of a step outside backward passes, in which gradients wait for other ranks."""
+        """Median time of a step but for backward passes, where it waits for other ranks. All of it if not by phase."""
         waiting = self._phases_ns().get(BACKWARD, [0] * self.steps)
         return int(statistics.median(wall - some for wall, some in zip(self.wall_ns(), waiting, strict=True)))
 
     @property
     def fetched_bytes(self) -> int:
-        """Memory that the process fetched anew, per step."""
+        """Bytes that the process touched for the first time, per step."""
         return (self._fetched[1] - self._fetched[0]) // max(self.steps, 1)
 
     def timed(self) -> dict[str, object]:
-        """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
+        """The fields of `Timed` in the manifest. Ends the timing by phase, for all; waits for the device."""
         phases.off()
         device = alone(ON_DEVICE, self._device_ns) if len(self._events) == len(self._ns) else None
         steps = max(self.steps, 1)
@@ -98,6 +98,7 @@ class Clock:
         return [between_ns(before, after) for before, after in pairwise(self._events)]
 
     def _phases_ns(self) -> dict[str, list[int]]:
+        """Of each phase the time in each step; without phases that took none, and empty if not by phase."""
         phases_of_all = self._spent_ns[-1] if self._spent_ns else ()
         found = {phase: _differences([spent[phase] for spent in self._spent_ns]) for phase in phases_of_all}
         return {phase: times for phase, times in found.items() if any(times)}
@@ -108,7 +109,7 @@ def _differences(values: Sequence[int]) -> list[int]:
 
 
 def _waited_ns() -> int:
-    """By this thread so far, as sched-stats.rst of Linux has it; 0 where that is not told."""
+    """ns that this thread has waited for a core so far (sched-stats.rst of Linux); 0 where that is not known."""
     words = text_of(Path("/proc/thread-self/schedstat")).split()
     return int(words[1]) if len(words) > 1 else 0
 
@@ -123,7 +124,7 @@ def fetched_bytes() -> int:
 
 
 def device_event(event: Any = None) -> Any:
-    """An event that the device passes after all that was queued so far; `event`: one that can be used again."""
+    """An event that the device passes after all that was queued so far; `event`: an old one, to be used again."""
     import torch
 
     event = event or torch.cuda.Event(enable_timing=True)
@@ -170,12 +171,12 @@ def settling(clock: Clock, steps: int) -> bool:
 
 
 def long_enough(clock: Clock, warmup: int) -> bool:
-    """Whether unsteady steps are not waited for any longer."""
+    """Whether the warm-up has been so long that it ends although steps are not steady."""
     return clock.steps >= MOST_WARMUP * warmup or sum(clock.wall_ns()) > MOST_WARMUP_S * 1e9
 
 
 def to_be_timed(clock: Clock, warmup: int, recorded: int) -> int:
-    """How many steps to time after such a warm-up, of which so many are to be recorded."""
+    """How many steps to time without a profiler after this warm-up, if `recorded` are to be recorded later."""
     usual = sorted(clock.wall_ns())[clock.steps // 2]
     return min(_most_timed(warmup, recorded), max(recorded, int(TIMED_S * 1e9 / max(usual, 1))))
 
@@ -185,16 +186,16 @@ def _most_timed(warmup: int, recorded: int) -> int:
 
 
 def needed(warmup: int, recorded: int) -> int:
-    """Steps that a run makes until so many are recorded, if they are short and become steady at once.
+    """How many steps a run makes until `recorded` are recorded, if they are short and become steady at once.
 
-    The first begins the clock; between those that are timed and those that are recorded one tells how large that gets,
-    with one before and one after it that keep recordings apart; and the first that is recorded is not used.
+    The first step begins the clock. Between timed and recorded ones is one that tells the size of a trace, with one
+    before and one after it that keep recordings apart. The first that is recorded is not used.
     """
     return 1 + max(warmup, min(2 * WINDOW, MOST_WARMUP * warmup)) + _most_timed(warmup, recorded) + 3 + recorded + 1
 
 
 def steady(clock: Clock) -> bool:
-    """Whether the last steps took as long as those before."""
+    """Whether the last WINDOW steps took as long as those before, by their medians; False if there are too few."""
     if clock.steps < 2 * WINDOW:
         return False
     times = clock.wall_ns(last=2 * WINDOW)
@@ -202,17 +203,17 @@ def steady(clock: Clock) -> bool:
     return abs(after - before) <= ALIKE * before
 
 
-LONG = 3.0  # Times the median step, from which a step is of another kind (as analysis has it, facts/steps.py).
+LONG = 3.0  # Times the median step from which a step counts as long (as in facts/steps.py).
 
 
 @dataclass(frozen=True)
 class Cycle:
     """Long steps come at a period: the training collects experience, validates or writes now and then."""
 
-    every: int = 1  # Steps from one to the next; 1: all steps are alike, or of no order.
+    every: int = 1  # Steps from one long step to the next; 1: all are alike, or long ones in no order.
     number: int = 0  # Of one long step.
     ratio: float = 1.0  # How many times as long as the others they are.
-    epoch: bool = False  # It is an epoch, whose first step is the long one: with it goes what is between epochs.
+    epoch: bool = False  # It is an epoch: its first step is long, as the pause before the epoch is part of it.
 
     @property
     def said(self) -> str:
@@ -224,11 +225,11 @@ class Cycle:
         return f"One step in {self.every} takes {self.ratio:.0f} times as long. Recording whole cycles if they fit."
 
     def whole(self, steps: int) -> int:
-        """At least so many steps, in whole cycles, so that long ones weigh what they weigh."""
+        """`steps` rounded up to whole cycles, so that long ones have their usual share."""
         return self.every * ceil(steps / self.every)
 
     def wait(self, number: int) -> int:
-        """Steps to wait from this one on, so that a long one comes next but one: of few steps the first is not used."""
+        """Steps to wait if a recording could begin with this one, so that its second is long: its first is not used."""
         return (self.number - 1 - number) % self.every
 
 
@@ -249,12 +250,12 @@ def cycle(first_step: int, wall_ns: Sequence[int], epochs: Mapping[str, Any] | N
 
 
 def whole_epoch(epochs: Mapping[str, Any] | None, most: int) -> Cycle | None:
-    """The cycle that an epoch is, if it has at most so many steps, and over ALIKE of it is between epochs."""
-    told = epochs or {}
-    steps, step_ns, first_ns = told.get("steps"), told.get("step_ns"), told.get("first_step_ns")
+    """An epoch as a cycle, if it has at most `most` steps and pauses take over ALIKE of its time; else None."""
+    known = epochs or {}
+    steps, step_ns, first_ns = known.get("steps"), known.get("step_ns"), known.get("first_step_ns")
     if not steps or not step_ns or not first_ns or not 1 < steps <= most:
         return None
     other_ns = (steps * step_ns - first_ns) / (steps - 1)
     if first_ns - other_ns <= ALIKE * steps * step_ns:
         return None
-    return Cycle(steps, told["began"][-1], first_ns / max(other_ns, 1), epoch=True)
+    return Cycle(steps, known["began"][-1], first_ns / max(other_ns, 1), epoch=True)

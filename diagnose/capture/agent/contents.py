@@ -1,4 +1,4 @@
-"""What torch tells of an op, and what is in the tensors that it takes and makes."""
+"""What torch's schema says of an op, and which tensors that ops take and make have equal contents."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ class Op(NamedTuple):
     writes: frozenset[str]  # Names of the arguments that it writes to.
     arguments: tuple[str, ...]
     comparable: bool  # Whether equal inputs give equal results.
-    turns: bool  # Whether it changes how a tensor looks at its memory.
-    computes: bool  # Whether it looks at the values of what it takes: not views, nor what is only made as large.
+    turns: bool  # Whether it changes the shape or strides of a tensor in place.
+    computes: bool  # Whether it reads the values of what it takes: not views, nor `new_zeros` and the like.
 
 
 def described(func: Any, torch: Any) -> Op:
@@ -39,7 +39,7 @@ def described(func: Any, torch: Any) -> Op:
 
 
 def tensors_in(values: list[Any], torch: Any) -> Iterator[Any]:
-    """All tensors in nested lists."""
+    """All tensors in nested lists and tuples."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -48,20 +48,20 @@ def tensors_in(values: list[Any], torch: Any) -> Iterator[Any]:
 
 
 def plain(tensor: Any, torch: Any) -> bool:
-    """Whether it has memory of its own, and is not of a class that computes in its own way."""
+    """Whether it is a strided tensor with real memory, of no class that handles ops itself."""
     own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     special = own or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta" or tensor._is_zerotensor()
     return tensor.layout is torch.strided and not special
 
 
 def is_one_number(tensor: Any) -> bool:
-    """Whether it is all that is in its memory, and of the host: such tensors are made of Python's numbers."""
+    """Whether it is one number on the CPU, alone in its memory: torch makes such tensors of Python's numbers."""
     alone = tensor.numel() == 1 and tensor.untyped_storage().nbytes() == tensor.element_size()
     return bool(alone and tensor.device.type == "cpu")
 
 
 def some_of(tensor: Any) -> list[Any]:
-    """Elements of a tensor, evenly taken from its memory; none of kinds that torch cannot show."""
+    """Some SAMPLED elements, evenly taken from the tensor's memory; none of kinds that torch cannot show."""
     try:
         if not tensor.numel():
             return []
@@ -77,6 +77,8 @@ class Unknown(Exception):
 
 
 class _Memory:
+    """What is known of a storage: the number of its content, and the ops that made and filled it."""
+
     def __init__(self, alive: Any, content: int, made_by: int, version: int) -> None:
         self.alive = alive  # A weak reference, so that no other memory gets this one's identity.
         self.content, self.version = content, version
@@ -85,7 +87,7 @@ class _Memory:
 
 
 class Contents:
-    """Of all memory that ops were seen to use."""
+    """What all memory that ops use contains, as numbers: equal ones, equal contents."""
 
     def __init__(self, torch: Any) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
@@ -95,15 +97,15 @@ class Contents:
         self._memory: dict[int, _Memory] = {}
 
     def number(self, key: object) -> int:
-        """The number of what has this key."""
+        """The number for this key: a new one if the key is new."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def fresh(self) -> int:
-        """The number of something that is like nothing else."""
+        """A number that nothing else has."""
         return self.number(object())
 
     def key(self, value: Any) -> object:
-        """Equal for equal arguments of ops. Raises Unknown."""
+        """A key of an op's argument, equal for equal arguments. Raises Unknown if it cannot be compared."""
         torch = self._torch
         if isinstance(value, torch.Tensor):
             if not plain(value, torch):
@@ -123,13 +125,13 @@ class Contents:
         return plain(tensor, self._torch) and _identity(tensor) not in self._memory
 
     def made(self, tensor: Any, content: int, op: int) -> _Memory:
-        """An op has made it; -1 is none."""
+        """Note that this op (its position; -1: none) has made the tensor's memory, with this content."""
         memory = _Memory(self._weak(tensor.untyped_storage()), content, op, _version(tensor))
         self._memory[_identity(tensor)] = memory
         return memory
 
     def written(self, tensor: Any, content: int, op: int) -> int:
-        """Note that an op has written to the tensor; returns the op that made its memory, or -1."""
+        """Note that this op has written to the tensor. Returns the op that made its memory; -1: none, or unknown."""
         if not plain(tensor, self._torch):
             return -1
         memory = self._memory_of(tensor)
@@ -137,12 +139,12 @@ class Contents:
         return memory.made_by
 
     def turned(self, tensor: Any) -> None:
-        """An op has changed how it looks at its memory, which counts as if it had written to it."""
+        """An op has changed the tensor's shape or strides in place: torch counts that like writing to it."""
         if plain(tensor, self._torch):
             self._memory_of(tensor).writes += 1
 
     def filled_by(self, tensor: Any) -> int:
-        """The op that wrote to it last, or -1."""
+        """The op that wrote to the tensor's memory last; -1 if none was seen to."""
         memory = self._memory.get(_identity(tensor)) if plain(tensor, self._torch) else None
         return -1 if memory is None else memory.filled_by
 
@@ -170,7 +172,7 @@ def _identity(tensor: Any) -> int:
 
 
 def _version(tensor: Any) -> int:
-    """How often it has been written to, as torch counts it: not by who writes to its memory past torch."""
+    """How often it was written to, as torch counts; writes that bypass torch do not count. -1: not counted."""
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
@@ -182,17 +184,17 @@ BETWEEN_ROWS = frozenset(("aten::mm", "aten::addmm", "aten::_cdist_forward"))  #
 
 
 class Counts:
-    """Columns of `trace.model.ValueGraph`, to which each op adds."""
+    """The columns `sparse` and `looked_up` of `trace.model.ValueGraph`; each call of `taken` adds one to both."""
 
     def __init__(self, torch: Any, contents: Contents) -> None:
         self._torch, self._contents = torch, contents
         self.sparse: list[int] = []
         self.looked_up: list[int] = []
         self._learnt: list[bool] = []  # Whether what the op makes depends on what is learnt.
-        self._before: set[object] = set()  # What ops of the first step were given.
+        self._before: set[object] = set()  # Ops of the first step with what they were given.
 
     def taken(self, op: Op, given: dict[str, Any], tensors: list[Any], backward: bool, step: int) -> None:
-        """The next op is called in this step, with these arguments, among them these tensors."""
+        """The next op is called, with arguments `given`. `tensors`: of these, if it reads values; `step`: 0 or 1."""
         at, makers = len(self._learnt), [self._contents.filled_by(tensor) for tensor in tensors]
         self._learnt.append(any(tensor.requires_grad for tensor in tensors) or any(map(self._is_learnt, makers)))
         alike = op.comparable and not self._learnt[at] and self._is_as_before(op, given, tensors, makers, step)
@@ -210,7 +212,7 @@ class Counts:
             return 0
 
     def _lookup(self, name: str, given: dict[str, Any], tensors: list[Any], makers: list[int]) -> int:
-        """The number of the lookup op (as of an embedding) whose rows alone this op computes with; else -1."""
+        """The position of the op (of LOOKS_UP) that took the table rows which alone this op computes with; else -1."""
         if name in LOOKS_UP and makers[0] < 0 and len(tensors) == 2 and tensors[1].dim() == 1 and _of_rows(given):
             return len(self._learnt) - 1
         lookups = [self.looked_up[maker] for maker in makers if maker >= 0]
@@ -218,10 +220,8 @@ class Counts:
         return lookups[0] if len(set(lookups)) == 1 and not between_rows and not given.get("training") else -1
 
     def _is_as_before(self, op: Op, given: dict[str, Any], tensors: list[Any], makers: list[int], step: int) -> bool:
-        """Whether the first step has had such an op, with equal numbers beside what it takes of other ops.
-
-        Places are looked at of all tensors. What somebody else makes anew, as NumPy does, has never been there.
-        """
+        """Whether the first step had such an op, with equal arguments but for tensors that ops made.
+        Of those only shapes, strides and offsets are compared. What NumPy, say, makes anew has never been there."""
         brought = [self._key(one) for one, maker in zip(tensors, makers, strict=True) if maker < 0]
         places = [(tuple(one.shape), one.stride(), one.storage_offset()) for one in tensors if plain(one, self._torch)]
         numbers = [(key, one) for key, one in given.items() if isinstance(one, NUMBER | str | None)]

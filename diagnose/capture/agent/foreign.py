@@ -14,7 +14,7 @@ from typing import Any
 from .alone import alone, tried
 from .script_files import when_imported
 
-OLDER = "ranges of earlier recordings"  # What fails alone.
+OLDER = "ranges of earlier recordings"  # Their name for `alone`.
 PATIENCE_S = 60.0  # How long a profiler of another thread waits for ours to stop (chosen).
 URGENT = getattr(signal, "SIGURG", None)  # Ignored by default; interrupts waiting of the main thread; None on Windows.
 
@@ -26,9 +26,9 @@ class Turns:
         self.begun = 0  # Recordings that have begun in this process so far, ours and the script's.
         self._ours = threading.local()
         self._lock = threading.Lock()
-        self._rests = threading.Event()
+        self._rests = threading.Event()  # Set while we do not record.
         self._rests.set()
-        self._thread = 0
+        self._thread = 0  # That records for us, or did last.
         self._make_way: Callable[[], None] = lambda: None
         self._foreign: list[tuple[int, Any]] = []  # Threads and objects of the script's that record, or are ready to.
         self.wanted = False  # A profiler of another thread waits for ours to stop.
@@ -45,11 +45,11 @@ class Turns:
 
     @property
     def foreign_elsewhere(self) -> bool:
-        """Whether one of another thread does, which crashes the process if that ends (torch 2.13)."""
+        """Whether one of another thread does: if the process ended now, it would crash (torch 2.13)."""
         return any(thread != threading.get_ident() for thread, _ in list(self._foreign))
 
     def take(self) -> bool:
-        """Whether our recording may begin in this thread; from then on the script's profilers wait for its end."""
+        """Take the turn to record in this thread; False if a profiler of the script has one. Later ones then wait."""
         with self._lock:
             if self._foreign:
                 return False
@@ -60,7 +60,7 @@ class Turns:
         return True
 
     def taken(self) -> None:
-        """Our profiler has started."""
+        """Our profiler, whose turn `take` has begun, has started."""
         self._ours.starting = False
 
     def leave(self) -> None:
@@ -70,17 +70,15 @@ class Turns:
         self._rests.set()
 
     def heed(self, make_way: Callable[[], None]) -> None:
-        """Have `make_way()` called where ours is to stop, in the thread that records."""
+        """Have `make_way()`, which is to stop our recording, called in the thread that records once the script asks."""
         self._make_way = make_way
         here = threading.current_thread() is threading.main_thread()
         if here and URGENT is not None and signal.getsignal(URGENT) in (signal.SIG_DFL, signal.SIG_IGN):
             signal.signal(URGENT, self._urged)
 
     def give(self, profile: Any) -> None:
-        """A profiler of the script starts in this thread, once ours rests.
-
-        Raises RuntimeError if it does not stop, as the thread that records waits for something else.
-        """
+        """Give this thread's turn to a profiler of the script that starts, once our recording has stopped.
+        Raises RuntimeError if that does not stop, as the thread that records waits for something else."""
         while True:
             if not self._rests.is_set():
                 self._ask()
@@ -91,11 +89,11 @@ class Turns:
         self.begun += 1
 
     def has(self, profile: Any) -> bool:
-        """Whether it is a profiler of the script's that has started."""
+        """Whether this profiler of the script's has a turn already."""
         return any(one is profile for _, one in list(self._foreign))
 
     def given_back(self, profile: Any) -> None:
-        """A profiler of the script has ended."""
+        """A profiler of the script has ended, and its turn."""
         with self._lock:
             self._foreign = [one for one in self._foreign if one[1] is not profile]
 
@@ -159,13 +157,15 @@ def _before(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _after(leave: Callable[..., Any]) -> Callable[..., Any]:
-    def left(self: Any, *args: Any) -> Any:
+    """A profiler's end, which gives the turn back whatever it raises."""
+
+    def ended(self: Any, *args: Any) -> Any:
         try:
             return leave(self, *args)
         finally:
             turns.given_back(self)
 
-    return left
+    return ended
 
 
 def _end_kineto() -> None:
@@ -177,7 +177,7 @@ def _end_kineto() -> None:
 
 
 def close_older_ranges() -> None:
-    """Have ranges that are still open from an earlier recording tell no later one of their end.
+    """End ranges that are still open from an earlier recording, so that no later one records their end.
 
     A range that was opened in one recording and is closed in the next one writes to memory of the first, which has been
     freed: the process crashes sooner or later (torch 2.13). Ended while nothing records it does nothing, nor when the

@@ -19,14 +19,12 @@ from .script_files import standalone, when_imported
 NO_LINE = "the run reached no line of the script that it changes"
 MOST_SAID = 200  # Characters of an error's text (chosen).
 MOST_LINES = 8  # That are named for one setting (chosen).
-_injected: dict[str, Injection] = {}
+_injected: dict[str, Injection] = {}  # Those of this process, by their names.
 
 
 def inject(names: Sequence[str], on: bool = True) -> None:
-    """Make settings in this process, before the script imports anything. Of environment variables the parent has.
-
-    Without `on` they are made ready to be turned on and off later; until then all is as the script makes it.
-    """
+    """Make settings in this process, before the script imports anything; the parent has set environment variables.
+    Without `on` they are made ready to be turned on and off later; until then all is as the script makes it."""
     for name in names:
         setting = standalone("fixes.catalogue").parsed(name)
         assert setting is not None, name
@@ -36,9 +34,9 @@ def inject(names: Sequence[str], on: bool = True) -> None:
 
 
 def switch(name: str, model: Any, optimizers: Sequence[Any]) -> tuple[Any, str]:
-    """The switch of a setting that is ready, as `diagnose.fixes.interfaces.Switch`; else None, and a clause on why.
+    """The `diagnose.fixes.interfaces.Switch` of an injected setting, and ""; else None, and a clause on why not.
 
-    `model`: the largest module that a training step calls; None if none was called.
+    `model`: the largest module that a training step calls; None if none was called. `optimizers`: that stepped.
     """
     injection = _injected[name]
     injection.model, injection.stepped = model, optimizers
@@ -51,17 +49,17 @@ def switch(name: str, model: Any, optimizers: Sequence[Any]) -> tuple[Any, str]:
 
 
 def lines(name: str) -> list[str]:
-    """Where it has changed calls by now."""
+    """Sentences on where the setting of this name has taken effect by now."""
     return list(_injected[name].lines)
 
 
 def may_not_change(name: str) -> bool:
-    """Whether results are to stay what they are, up to rounding."""
+    """Whether the setting of this name must leave the training's numbers as they are, up to rounding."""
     return _injected[name].setting.changes.value in ("same_numbers", "rounding")
 
 
 def found() -> dict[str, object]:
-    """Of each setting where it took effect, and of each that took none a clause on why, as far as that is known."""
+    """Fields of `Arm`: where each setting took effect, and of those that took none a clause on why, if known."""
     each = {name: injection.found() for name, injection in _injected.items()}
     refused = {name: why for name, (_, why) in each.items() if why}
     return {"injected": {name: sentences for name, (sentences, _) in each.items()}, "refused": refused}
@@ -78,11 +76,11 @@ class Injection:
         self.lines = dict[str, None]()  # Where it has changed something by now.
         self.model: Any = None  # The largest module that a training step calls, once that is known.
         self.stepped: Sequence[Any] = ()  # Optimizers of torch.optim, likewise.
-        self.check: Callable[[], str] = str
+        self.check: Callable[[], str] = str  # A clause on why it is not in force in the end; empty if it is.
 
     def note(self, what: str, change: str, place: noticed.Place | None = None) -> None:
         """It has changed something at a line of the user's: without a place, the one that runs now."""
-        place = place or noticed.running()
+        place = place or noticed.running_line()
         if len(self.lines) < MOST_LINES and place is not None:
             self.lines[f"{what} at {_shown(place.file)}:{place.line}: {change}"] = None
 
@@ -105,7 +103,7 @@ class Injection:
         return self.stepped
 
     def changed_nothing(self) -> str:
-        """A clause on that, once calls have been made; empty if it has changed something."""
+        """A clause on why it has changed nothing so far; empty if it has changed something."""
         return "" if self.lines else self._refused or NO_LINE
 
     def found(self) -> tuple[list[str], str]:
@@ -114,7 +112,7 @@ class Injection:
         return ([], why) if why else (list(self.lines), "")
 
     def caller(self) -> noticed.Place | None:
-        """The line that calls the function which asks, if it is the user's own."""
+        """The line that called the function which calls this one; None if it is not the user's own."""
         frame = sys._getframe(2)
         return noticed.place_of(frame) if noticed.is_users(frame.f_code.co_filename) else None
 
@@ -126,7 +124,7 @@ class Injection:
         prevented: Callable[[dict[str, Any]], str] = lambda given: "",
         wanted: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Have every call of a function get the setting's argument."""
+        """Have every call of `owner`'s function get the setting's argument while it is on; see the protocol."""
         original, name, value = getattr(owner, function), self.setting.argument, self.setting.value
         signature = inspect.signature(original)
         if name not in signature.parameters:
@@ -156,7 +154,7 @@ class Injection:
         setattr(owner, function, changed)
 
     def change_calls(self, module: str, owner: str, function: str, shown: str = "") -> None:
-        """The same of a function of a module, or of a class in it."""
+        """The same of a function of a module, or of its class `owner` if not empty, once the module is imported."""
 
         def act(found: ModuleType) -> None:
             self.change_argument(getattr(found, owner) if owner else found, function, shown or owner)
@@ -174,13 +172,11 @@ class Injection:
                 self.note(type(model).__name__, what)
 
         self.refuse("the script created no optimizer of torch.optim")
-        _when_optimized(act)
+        _when_optimizer_made(act)
 
     def when_called(self, change: Callable[[Any, Any], str]) -> None:
         """Change the largest of the modules that the first step calls, before the second step.
-
-        The largest one that is there need not be called itself: Lightning calls a method of it.
-        """
+        The largest one that is there need not be called itself: Lightning calls a method of it."""
         called: dict[int, tuple[Any, noticed.Place | None]] = {}
         hooks: list[Any] | None = None
 
@@ -192,7 +188,7 @@ class Injection:
 
         def calls(model: Any, args: Any) -> None:
             if id(model) not in called and sys.modules["torch"].is_grad_enabled():
-                called[id(model)] = model, noticed.running()
+                called[id(model)] = model, noticed.running_line()
 
         def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
             """At the first optimizer step, change the largest model that was called before; then stop listening."""
@@ -207,13 +203,13 @@ class Injection:
                 self.note(type(model).__name__, what, place)
 
         self.refuse("no module was called before an optimizer of torch.optim stepped")
-        _when_optimized(act)
+        _when_optimizer_made(act)
 
 
-def _when_optimized(act: Callable[[Any, ModuleType], None]) -> None:
+def _when_optimizer_made(act: Callable[[Any, ModuleType], None]) -> None:
     """Call `act(torch, module)` after each optimizer of torch.optim has been made; `module`: torch.optim.optimizer."""
 
-    def hook(module: ModuleType) -> None:
+    def wrap_init(module: ModuleType) -> None:
         original = module.Optimizer.__init__
 
         @functools.wraps(original)
@@ -223,10 +219,11 @@ def _when_optimized(act: Callable[[Any, ModuleType], None]) -> None:
 
         module.Optimizer.__init__ = made_optimizer
 
-    when_imported("torch.optim.optimizer", hook)
+    when_imported("torch.optim.optimizer", wrap_init)
 
 
 def _shown(file: str) -> str:
+    """A file relative to the working folder; only its name if it is not inside."""
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd()))

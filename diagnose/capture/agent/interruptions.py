@@ -29,14 +29,14 @@ class Phases:
 
     def __init__(self) -> None:
         self.in_thread: int | None = None  # Whose time is told apart; None while it is off.
-        self._since_ns = 0
-        self._open: list[str] = []
+        self._since_ns = 0  # When time was last added to `_spent_ns`.
+        self._open: list[str] = []  # Phases that have begun, the innermost last.
         self._spent_ns = dict.fromkeys(ALL, 0)
         self._callback: Callable[[str, dict[str, int]], None] = self._collects
         self.after_save: Callable[[], None] = lambda: None  # Called in that thread after a checkpoint is saved.
 
     def on(self) -> None:
-        """Begin, in this thread."""
+        """Begin to count this thread's time, from zero."""
         self.off()
         self.in_thread, self._spent_ns = threading.get_ident(), dict.fromkeys(ALL, 0)
         backwards.listen(self._backward_begins)
@@ -46,7 +46,7 @@ class Phases:
             self.leave_compiled()
 
     def leave_compiled(self) -> None:
-        """Once torch.compile is there: what Python calls within compiled frames is not compiled."""
+        """Once torch.compile is imported: keep it from compiling our callback of `gc` within compiled frames."""
         import torch
 
         ours = self._callback in gc.callbacks
@@ -57,7 +57,7 @@ class Phases:
             gc.callbacks.append(self._callback)
 
     def off(self) -> None:
-        """End: from now on a phase costs a look at one attribute."""
+        """End. From now on `begin` only reads one attribute."""
         self.in_thread = None
         self._open.clear()
         backwards.leave(self._backward_begins)
@@ -66,23 +66,23 @@ class Phases:
             gc.callbacks.remove(self._callback)
 
     def spent_ns(self) -> dict[str, int]:
-        """Since it began, by phase; what is open counts up to now."""
+        """Time in ns since `on`, by phase; an open one counts up to now. For the thread that is counted only."""
         self._count()
         return dict(self._spent_ns)
 
     def moment(self) -> tuple[int, ...]:
-        """The clock, and what has been spent on each of ALL by then."""
+        """The clock, then what has been spent on each of ALL by then, in ns. For the thread that is counted only."""
         return (self._count(), *self._spent_ns.values())
 
     def spent_so_far_ns(self) -> dict[str, int]:
-        """The same, for another thread: what changes meanwhile may be missed."""
+        """As `spent_ns`, for other threads: a phase that begins or ends meanwhile may be missed."""
         spent, innermost, since_ns = dict(self._spent_ns), self._open[-1:], self._since_ns
         for phase in innermost:
             spent[phase] += max(time.perf_counter_ns() - since_ns, 0)
         return spent
 
     def begin(self, phase: str) -> bool:
-        """A phase begins. Returns whether it is counted: only then `end` is to be called."""
+        """A phase begins in this thread. Returns whether it is counted: only then `end` is to be called."""
         if self.in_thread is None or self.in_thread != threading.get_ident():
             return False
         self._count()
@@ -107,7 +107,7 @@ class Phases:
         return now_ns
 
     def _backward_begins(self, _tensors: list[Any]) -> None:
-        """Of a pass that runs within another only the outer one's end is told."""
+        """Does nothing within another pass, as only the end of the outer one is told."""
         if BACKWARD not in self._open:
             self.begin(BACKWARD)
 
@@ -132,13 +132,13 @@ AUTOMATIC = "Python GC"  # As torch.profiler names collections that Python start
 ASKED_FOR = "<built-in function collect>"  # And those that the script asks for.
 SAVING = "torch.save (checkpoint)"
 STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__init__", "_shutdown_workers"))
-RANGES = "saving, collections of garbage and texts in recordings"  # What fails alone.
-MARKS = "the steps' places in recordings"  # The same if ranges of steps do.
+RANGES = "saving, collections of garbage and texts in recordings"  # The name of such ranges for `alone`.
+MARKS = "the steps' places in recordings"  # That of ranges of steps.
 FORMATTING = "Tensor.__repr__ (text)"
 
 
 class Collections:
-    """While it is on, each collection of garbage is a range of the recording."""
+    """While on, each collection of garbage, but of the youngest objects, is a range of whatever is recording."""
 
     def __init__(self) -> None:
         self._open = Marked("")
@@ -181,7 +181,7 @@ class Marked:
     """A range of whatever is recording, if one can be made."""
 
     def __init__(self, name: str, fast: bool = False) -> None:
-        """`fast`: by what calls no op."""
+        """`fast`: a range that calls no op, for where ops are traced."""
         self._name, self._fast = name, fast
         self._open: Any = None
 
@@ -212,7 +212,7 @@ SAVERS = {
 
 
 def mark_saving(others: bool = False) -> None:
-    """Have every torch.save be a range of whatever is recording; and what else saves checkpoints, if asked for."""
+    """Have every torch.save, and with `others` every call of SAVERS, be a range of whatever is recording."""
     for module, name in list(SAVERS.items())[: None if others else 1]:
         when_imported(module, functools.partial(_mark_saver, name=name))
 
@@ -243,9 +243,7 @@ def _mark_saver(module: ModuleType, name: str) -> None:
 
 def mark_formatting() -> None:
     """Have every tensor that is written as text be a range of whatever is recording, if this version of torch can.
-
-    Tensors without data are written as text while graphs are traced: only a range that calls no op will do.
-    """
+    Tensors without data are written as text while graphs are traced: only a range that calls no op will do."""
     when_imported("torch._tensor_str", _mark_formatting)
 
 

@@ -1,11 +1,11 @@
-"""Which lines run: in the user's functions, and in those that make batches.
+"""Which lines run: in the user's functions (`Lines`), and while a batch is made (`Sampler`).
 
 torch's profiler gives a function the line at which it starts, and one that was running already the line of that moment,
 however long it goes on: so all of a training's loop has one line. While this is on, each line that such a function
 comes to is a range of no length in the recording, on its thread.
 
-A thread of its own looks. Of what one look finds, all time since the look before counts: a call that keeps Python's
-lock delays the look, and is where it is found.
+While a batch is made, a thread looks at what runs; all time since its look before counts for what it finds. A call that
+keeps Python's lock delays the look, and is where it is found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .threads import OWN, frames, line_of
 LINE = "diagnose.line"  # Before the number of the line and the function, as in `trace.frames.marked_line`.
 NOT_KNOWN = 0  # In place of the number: from then on the line of no function is known.
 MOST_LINES = 200_000  # That a recording tells, some 40 MB of text (chosen).
-MOST_OF_ONE = 5_000  # Of them, of a called function, 2 us each. Then it has the line where it starts again (chosen).
+MOST_OF_ONE = 5_000  # The same of one called function, 2 us each; then only its first line is given (chosen).
 
 
 class Lines:
@@ -32,11 +32,11 @@ class Lines:
 
     def __init__(self) -> None:
         self._frames: list[FrameType] = []
-        self._codes: frozenset[CodeType] = frozenset()
-        self._left_of: dict[CodeType, int] = {}  # Lines that are told yet of functions that are called.
+        self._codes: frozenset[CodeType] = frozenset()  # Functions that were running when it began.
+        self._left_of: dict[CodeType, int] = {}  # How many more lines may be marked of each function called since.
         self._ranges: dict[tuple[CodeType, int], Any] = {}
         self._range: Any = None
-        self._on, self._left = False, 0
+        self._on, self._left = False, 0  # Whether lines are marked; how many more may be.
 
     def on(self) -> None:
         """Begin, where this version of torch has ranges that call no op: lines run in compiled functions too."""
@@ -53,7 +53,7 @@ class Lines:
         sys.settrace(self._called)
 
     def off(self) -> None:
-        """End. In another thread than that of `on`, with the next function that it calls."""
+        """End. Called in another thread than `on`, tracing ends once the traced thread calls its next function."""
         self._on = False
         if sys.gettrace() == self._called:
             sys.settrace(None)
@@ -63,7 +63,7 @@ class Lines:
         self._frames.clear()  # They hold what the script computes.
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
-        """The trace function for calls: trace lines of functions that were running, and some of the user's others."""
+        """The trace function for calls: trace the lines of functions that were running, and of the user's others."""
         if not self._on:
             sys.settrace(None)
             return None
@@ -73,18 +73,18 @@ class Lines:
         return self._line if code in self._codes or self._left_of[code] else None
 
     def _line(self, frame: FrameType, event: str, arg: object) -> Any:
-        """One of these functions has come to a line. What is raised here would be raised in the script."""
+        """The trace function for lines: mark the one that is reached. What it raised would be raised in the script."""
         if not self._on:
             return None
         if event == "line":
             self._left -= 1
-            line = self._known(frame) if self._left else NOT_KNOWN
+            line = self._line_to_mark(frame) if self._left else NOT_KNOWN
             self._on = alone("the lines that run", self._mark, frame.f_code, line, default=False)
             self._on &= self._left > 0
         return frame.f_trace
 
-    def _known(self, frame: FrameType) -> int:
-        """The line that runs; the function's first line once so many of a called function have been marked."""
+    def _line_to_mark(self, frame: FrameType) -> int:
+        """The line that runs; at a called function's last allowed mark its first line, and its tracing ends."""
         code = frame.f_code
         if code in self._codes:
             return frame.f_lineno
@@ -120,10 +120,10 @@ class Line(NamedTuple):
 
 
 class Sampler:
-    """Looks where this thread is, from `with` to the end of it."""
+    """Finds where the time of the thread that makes it goes, from `with` to the end of it."""
 
     def __init__(self, below: str) -> None:
-        """`below`: the file of the function that calls the loader's; frames around it do not count."""
+        """`below`: the file of the function that calls what is sampled; its frame and those around it do not count."""
         self.found: Counter[Line] = Counter()  # Time in ns of each.
         self._below, self._thread = below, threading.get_ident()
         self._over = threading.Event()
@@ -170,7 +170,7 @@ class Sampler:
 
 
 def _name(frame: FrameType) -> str:
-    """Of a library's function, as users call it where the package itself has it by that name."""
+    """A library function's name with its package if that exports it, as "numpy.load", else with its public modules."""
     module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
     top = module.partition(".")[0]
     if name.startswith("<"):

@@ -57,12 +57,12 @@ class LoaderWatch:
         self._on_batch = on_batch
         self.trains_here = True  # This process is the one that trains: neither forked from it nor a worker.
         self._loaders: list[Loader] = []
-        self._known: dict[int, tuple[weakref.ref[Any], Loader]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], Loader]] = {}  # By the identity of the DataLoader.
         self._iterating: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
         self._file: WorkerFile | None = None
 
     def take_over(self, other: LoaderWatch) -> None:
-        """What another watch knows of loaders, without what it has measured."""
+        """Take over which loaders and iterators another watch knows, without what it has measured."""
         other.forget_gone()
         anew = {known: Loader(dict(known.settings)) for known in other._loaders}
         self._known = {one: (loader, anew[known]) for one, (loader, known) in other._known.items()}
@@ -70,7 +70,7 @@ class LoaderWatch:
         self._loaders = [*anew.values()]
 
     def forget_gone(self) -> None:
-        """Loaders that are gone, and that no iterator is of: those of epochs before."""
+        """Forget loaders that are gone and have no iterator left, such as those made for earlier epochs."""
         self._known = {one: (loader, known) for one, (loader, known) in self._known.items() if loader() is not None}
         used = {*self._iterating.values(), *(known for _, known in self._known.values())}
         self._loaders = [known for known in self._loaders if known in used]
@@ -80,7 +80,7 @@ class LoaderWatch:
         return [loader.found(self._work) for loader in self._loaders if loader.asked]
 
     def _of(self, loader: Any) -> Loader | None:
-        """What is kept of a loader; None if there are too many."""
+        """What is kept of a DataLoader, from now on if it is new; None if there are MOST_LOADERS already."""
         known = self._known.get(id(loader))
         if known is None or known[0]() is not loader:
             if len(self._loaders) >= MOST_LOADERS:
@@ -90,19 +90,19 @@ class LoaderWatch:
             self._loaders.append(known[1])
         return known[1]
 
-    def _begins(self, loader: Any) -> None:
+    def _iter_called(self, loader: Any) -> None:
         if (known := self._of(loader)) is not None:
             self.epochs.begins(known, known.line)
 
-    def _made(self, iterator: Any, loader: Any) -> None:
+    def _iterator_made(self, iterator: Any, loader: Any) -> None:
         if (known := self._of(loader)) is not None:
             self._iterating[iterator] = known
 
-    def _asked(self) -> None:
+    def _batch_asked(self) -> None:
         tried("DataLoader (on_batch)", self._on_batch)
 
-    def _iterated(self, iterator: Any) -> tuple[Loader | None, int | None]:
-        """The loader of an iterator that is about to be asked, and how many batches are ready."""
+    def _before_batch(self, iterator: Any) -> tuple[Loader | None, int | None]:
+        """The loader of an iterator that is about to be asked, and how many batches are ready; None: not measured."""
         if self.measuring:
             try:
                 loader = self._iterating.get(iterator)
@@ -113,6 +113,7 @@ class LoaderWatch:
         return None, None
 
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
+        """The training has got a batch: note the times, and look into it unless steps are timed."""
         self.epochs.got(loader)
         loader.waited(asked_ns, got_ns, _thread.sampling_ns, ready, iterator, timed=not self.looking)
         if self.looking:
@@ -147,8 +148,8 @@ if hasattr(os, "register_at_fork"):
 class _Thread(threading.local):
     asking = False  # A batch has been asked for. What its dataset asks of other loaders is part of making it.
     loader: Loader | None = None  # That is measured.
-    fetching = False
-    collates_ns = 0  # When the fetcher took its collate_fn.
+    fetching = False  # A fetcher is making a batch.
+    collates_ns = 0  # When the fetcher took its collate_fn, by `time.perf_counter_ns`; 0: not yet.
     sampling_ns = 0  # For how long the sampler said what comes next, since the batch was asked for.
     queue: RunQueue | None = None
 
@@ -163,10 +164,11 @@ def worker_here() -> Any:
 
 
 def _hook_iterators(module: ModuleType) -> None:
+    """Wrap what DataLoaders and their iterators call for each epoch and each batch, in the process that trains."""
     module.DataLoader.__iter__ = _beginning(module.DataLoader.__iter__)
     module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
     # The name of the range that `__next__` records: read first of all, before the range begins.
-    module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _asked)
+    module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _next_called)
     several = module._MultiProcessingDataLoaderIter
     several._shutdown_workers = _ending(several._shutdown_workers)
     for kind in (module._SingleProcessDataLoaderIter, several):
@@ -181,10 +183,11 @@ def _hook_fetchers(module: ModuleType) -> None:
         kind.fetch = _fetching(kind.fetch)
 
 
-def _asked() -> None:
+def _next_called() -> None:
+    """The training asks an iterator for a batch: `__next__` has read `_profile_name`."""
     watch = _watch
     if watch is not None and not _thread.asking and watch.trains_here:
-        watch._asked()
+        watch._batch_asked()
 
 
 def _collates() -> None:
@@ -199,7 +202,7 @@ def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def __iter__(self: Any) -> Any:  # noqa: N807
         watch = _watch
         if watch is not None and not _thread.asking and watch.trains_here:
-            tried("DataLoader (__iter__)", watch._begins, self)
+            tried("DataLoader (__iter__)", watch._iter_called, self)
             if watch.starting_is_waiting and phases.begin(LOADER):
                 try:
                     return original(self)
@@ -211,14 +214,16 @@ def _beginning(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`DataLoader._get_iterator`, which makes an iterator: a range where that starts workers."""
+
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
         watch = _watch
-        mine = watch is not None and not _thread.asking and watch.trains_here
-        with Marked(STARTING) if mine and self.num_workers > 0 else nullcontext():
+        watched = watch is not None and not _thread.asking and watch.trains_here
+        with Marked(STARTING) if watched and self.num_workers > 0 else nullcontext():
             iterator = original(self)
-        if watch is not None and mine:
-            tried("DataLoader (_get_iterator)", watch._made, iterator, self)
+        if watch is not None and watched:
+            tried("DataLoader (_get_iterator)", watch._iterator_made, iterator, self)
         return iterator
 
     return _get_iterator
@@ -237,12 +242,14 @@ def _ending(original: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`_next_data` of an iterator, timed: how long the training waits for a batch."""
+
     @functools.wraps(original)
     def _next_data(self: Any) -> Any:
         watch = _watch
         if watch is None or _thread.asking or not watch.trains_here:
             return original(self)
-        loader, ready = watch._iterated(self)
+        loader, ready = watch._before_batch(self)
         _thread.asking, _thread.loader, _thread.sampling_ns = True, loader, 0
         counted, begun_ns = phases.begin(LOADER), time.perf_counter_ns()
         try:
@@ -260,6 +267,8 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _sampling(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`_next_index` of an iterator, timed: what the sampler takes."""
+
     @functools.wraps(original)
     def _next_index(self: Any) -> Any:
         begun_ns = time.perf_counter_ns()
@@ -273,7 +282,7 @@ def _sampling(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A fetcher's `fetch`, timed: the wall, CPU and waiting time of a batch, and collation as the time since it began.
+    """A fetcher's `fetch`, timed: a batch's wall, CPU and collation time, and how long its thread waited for a core.
 
     In a worker also the batch's number, which the loop of torch that calls it has as `idx`, and the CPU time since the
     batch before, which went to sending that.

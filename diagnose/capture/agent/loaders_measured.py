@@ -42,13 +42,13 @@ _RECORD = struct.Struct(f"<{len(Fetch._fields)}q")
 class Request(NamedTuple):
     """A batch of workers, asked for by the training in a step that is timed."""
 
-    number: int
-    asked_ns: int
-    got_ns: int
+    number: int  # Of the batch in its iterator.
+    asked_ns: int  # By `time.perf_counter_ns`, like the next.
+    got_ns: int  # Without the sampler's time after it.
 
 
 class RunQueue:
-    """For how long the thread that makes it waits for a core, as Linux tells (sched-stats.rst)."""
+    """For how long the thread that creates it has waited for a core, by Linux's schedstat (sched-stats.rst)."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -57,7 +57,7 @@ class RunQueue:
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
 
     def waited_ns(self) -> int:
-        """So far; -1 if the system does not tell, which some say by zeros."""
+        """In ns, so far; -1 if the system does not say, as where it counts no time at all."""
         if self._file is None:
             return -1
         try:
@@ -71,26 +71,26 @@ class Loader:
     """A DataLoader that this process iterates over."""
 
     def __init__(self, settings: dict[str, object]) -> None:
-        """Settings by the names of `Loader` in the manifest."""
+        """`settings`: fields of `Loader` in the manifest, as `batches.settings` returns them."""
         self.settings = settings
-        self.asked = self._asked_timed = self._timed_from_ns = 0
+        self.asked = self._asked_timed = self._timed_from_ns = 0  # Batches got; timed ones; since when they are.
         self._waits_ns: deque[int] = deque(maxlen=MOST_KEPT)
         self._sampling_ns: deque[int] = deque(maxlen=MOST_KEPT)
-        self._ready: deque[int] = deque(maxlen=MOST_KEPT)
+        self._ready: deque[int] = deque(maxlen=MOST_KEPT)  # Batches that workers had ready, at each request.
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
         self._requests: deque[Request] = deque(maxlen=MOST_KEPT)
-        self._workers: dict[int, None] = {}
+        self._workers: dict[int, None] = {}  # Their process ids, in order.
         self._sampled, self._lines = 0, Counter[Line]()
         self.batches = Batches()
 
     @property
     def line(self) -> tuple[object, object] | None:
-        """That makes it; None if that is not known."""
+        """File and line that made the DataLoader; None if that is not known."""
         place = self.settings.get("made")
         return (place["file"], place["line"]) if isinstance(place, dict) else None
 
     def ready(self, iterator: Any) -> int | None:
-        """How many batches its workers have ready; None without workers."""
+        """How many batches the iterator's workers have ready; None without workers."""
         if not iterator._num_workers:
             return None
         stored = sum(len(task) == 2 for task in iterator._task_info.values())
@@ -118,9 +118,7 @@ class Loader:
 
     def waited(self, asked_ns: int, got_ns: int, index_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
         """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler.
-
-        `index_ns`: how long the sampler took of that, which workers' iterators ask once a batch is there.
-        """
+        `index_ns`: how long the sampler took of that, which workers' iterators ask once a batch is there."""
         if not self.asked:
             self.settings["dataset_length"] = dataset_length(iterator)
         self.asked += 1
@@ -142,10 +140,8 @@ class Loader:
                 self._requests.append(Request(number, asked_ns, got_ns - index_ns))
 
     def found(self, work: Path) -> dict[str, object]:
-        """Settings and means by the names of `Loader` in the manifest; reads what the workers have left in `work`.
-
-        Another thread may ask while batches are got.
-        """
+        """All fields of `Loader` in the manifest; reads what the workers have left in `work`.
+        Another thread may ask while batches are got."""
         workers = list(self._workers)
         made = [*self._fetches, *(fetch for pid in workers for fetch in _left(work, pid))]
         fetches = [fetch for fetch in made if not fetch.sampled]
@@ -180,7 +176,7 @@ class Loader:
 
 
 class WorkerFile:
-    """Where a worker process leaves its measurements: a record for each of its latest batches, in turn."""
+    """A file of a worker process with what its latest MOST_KEPT batches took, in turn; the oldest is overwritten."""
 
     def __init__(self, work: Path) -> None:
         self._work, self._count, self._batches = work, 0, 0
@@ -195,12 +191,12 @@ class WorkerFile:
 
     @property
     def usable(self) -> bool:
-        """Whether it takes more."""
+        """Whether more can be written."""
         return self._file is not None
 
     @property
     def samples(self) -> bool:
-        """Whether the next batch is to be sampled."""
+        """Whether the next batch that this worker makes is to be sampled."""
         return self._batches < MOST_SAMPLED and (self._work / SAMPLING).exists()
 
     def fetched(self, fetch: Fetch) -> None:
@@ -218,7 +214,7 @@ class WorkerFile:
             self._file = None
 
     def sampled(self, found: Counter[Line]) -> None:
-        """Where the time of a batch went."""
+        """Where a batch's time went, ns by line: added to a file of this worker's."""
         self._batches += 1
         self._lines += found
         path = self._work / f"sampled-{self._parent}-{os.getpid()}"
@@ -232,6 +228,7 @@ def _path(work: Path, parent: int, worker: int) -> Path:
 
 
 def _left(work: Path, worker: int) -> list[Fetch]:
+    """What a worker of this process has left of its latest batches, in no order; empty if it has no file."""
     try:
         left = _path(work, os.getpid(), worker).read_bytes()
     except OSError:
@@ -240,7 +237,7 @@ def _left(work: Path, worker: int) -> list[Fetch]:
 
 
 def _sampled(work: Path, workers: Iterable[int]) -> tuple[int, Counter[Line]]:
-    """How many batches these workers have sampled, and the time of their lines."""
+    """How many batches these workers have sampled, and their time in ns by line, summed."""
     count, lines = 0, Counter[Line]()
     for worker in workers:
         try:
@@ -253,14 +250,14 @@ def _sampled(work: Path, workers: Iterable[int]) -> tuple[int, Counter[Line]]:
 
 
 def _handed(requests: Iterable[Request], fetches: Iterable[Fetch]) -> dict[str, object]:
-    """How batches came from the workers that had made them, by the names of `Loader` in the manifest."""
+    """`handed_ns` and `handing_share` of `Loader`: each request got the latest batch of its number made before."""
     made: dict[int, list[int]] = {}
     for fetch in sorted(fetches, key=lambda one: one.made_ns):
         made.setdefault(fetch.number, []).append(fetch.made_ns)
     handed_ns, waited_ns, after_ns = list[int](), 0, 0
     for number, asked_ns, got_ns in requests:
         moments = made.get(number, ())
-        if at := bisect_right(moments, got_ns):  # Each epoch counts anew.
+        if at := bisect_right(moments, got_ns):  # Numbers repeat in each epoch.
             made_ns = moments[at - 1]
             handed_ns.append(got_ns - max(made_ns, asked_ns))
             waited_ns += got_ns - asked_ns

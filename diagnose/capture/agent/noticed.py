@@ -1,4 +1,4 @@
-"""What the script makes and calls: models, loaders, optimizers, and attributes that we are told of.
+"""What the script makes and calls: models, loaders, optimizers; and attributes whose reading calls us.
 
 Nothing of ours may run within torch.compile.
 """
@@ -37,24 +37,24 @@ def compiler_switch() -> Callable[[Any], Any]:
 
 
 class Noticed:
-    """An attribute of objects, of whose readings we are told.
+    """An attribute of objects: `on_read()`, if given, is called whenever it is read, but not in compiled code.
 
     Unlike a wrapper of the function that reads it, it adds no frame, so that torch's warnings point where they would.
     """
 
-    def __init__(self, name: str, told: Callable[[], None] | None = None) -> None:
-        self._name, self._told = name, told
-        self._compile_with = None if told is None else compiler_switch()
+    def __init__(self, name: str, on_read: Callable[[], None] | None = None) -> None:
+        self._name, self._on_read = name, on_read
+        self._compile_with = None if on_read is None else compiler_switch()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """What lacks it has to say so: wrappers of optimizers have what they lack from what they wrap."""
+        """Raises AttributeError if the object lacks it: wrappers of optimizers then get it from what they wrap."""
         if instance is None:
             return self
-        if self._told is not None and self._compile_with is not None:
+        if self._on_read is not None and self._compile_with is not None:
             compiler = self._compile_with(None)
             self._compile_with(compiler)
             if not compiler:
-                self._told()
+                self._on_read()
         try:
             return instance.__dict__[self._name]
         except KeyError:
@@ -71,20 +71,21 @@ class Noticed:
 
 
 def largest() -> Any:
-    """Of the modules that are part of no other the one with most parameters; None without any with parameters."""
+    """The module with most parameters of those that are part of no other; None if none has parameters."""
     modules = _modules()
     inner = {id(part) for module in modules for part in list(module._modules.values())}
     return largest_of(module for module in modules if id(module) not in inner)
 
 
 def largest_of(modules: Iterable[Any]) -> Any:
-    """The one with most parameters; None without any with parameters."""
+    """The one with most elements in its parameters; None if none has parameters."""
     sizes = [(sum(part.numel() for part in list(module.parameters())), module) for module in modules]
     size, found = max(sizes, key=lambda pair: pair[0], default=(0, None))
     return found if size else None
 
 
 def _modules() -> list[Any]:
+    """All modules of torch.nn in the process that have been initialised."""
     nn: Any = sys.modules.get("torch.nn.modules.module")
     some = [] if nn is None else gc.get_objects()
     return [one for one in some if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
@@ -94,10 +95,8 @@ MOST_TRAINED = 8  # Modules that are taken for what is trained, wrappers with wh
 
 
 def trained(optimizers: Iterable[Any]) -> list[Any]:
-    """Modules that hold all that an optimizer updates of any: the model, and what wraps it. Outermost first.
-
-    What torch.compile has compiled is left alone: calls of its wrapper tell as much.
-    """
+    """Per optimizer the modules that hold most of what it updates: the model, and what wraps it. Outermost first.
+    Modules within one that torch.compile wraps are left out: calls of that wrapper stand for theirs."""
     modules, wrapper = _modules(), getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
     compiled = {id(one) for wrapped in modules if isinstance(wrapped, wrapper) for one in wrapped._orig_mod.modules()}
     sizes = [({id(some): some.numel() for some in one.parameters()}, one) for one in modules if id(one) not in compiled]
@@ -112,8 +111,7 @@ def trained(optimizers: Iterable[Any]) -> list[Any]:
 
 
 def when_called(model: Any, act: Callable[[], None], after: Callable[[], None] = lambda: None) -> Callable[[], None]:
-    """Have `act()` called before each call of the model from now on, and `after()` behind it; what this returns ends
-    that.
+    """Have `act()` called before each call of the model, and `after()` after it, until the returned function is called.
 
     It takes the place of `__call__` in the model's class: a hook of its own would be saved with the model.
     """
@@ -148,7 +146,7 @@ def when_called(model: Any, act: Callable[[], None], after: Callable[[], None] =
 
 
 def when_trained(model: Any, act: Callable[[], None]) -> None:
-    """Have `act()` called before the model is put into training mode from now on."""
+    """From now on have `act()` called before the model is put into training mode; nothing ends that."""
     import torch
 
     kind, compile_with, wanted = type(model), compiler_switch(), weakref.ref(model)
@@ -181,24 +179,24 @@ _places: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
 
 
 def note(made: Any) -> None:
-    """Something is being made: remember by which line of the user's."""
-    if (place := running()) is not None:
+    """Remember the user's innermost line that runs now, as where this object is being made."""
+    if (place := running_line()) is not None:
         _places[made] = place
 
 
-def running() -> Place | None:
-    """The line of the user's that runs now; None if all are of libraries."""
+def running_line() -> Place | None:
+    """The user's innermost line that runs now, in this thread; None if all that runs are libraries."""
     own = (frame for frame in frames(sys._getframe(1)) if is_users(frame.f_code.co_filename))
     return next((place_of(frame) for frame in own), None)
 
 
 def place_of(frame: FrameType) -> Place:
-    """The line of a function that runs."""
+    """The line at which a frame is."""
     return Place(frame.f_code.co_filename, line_of(frame), frame.f_code.co_name)
 
 
 def begins(function: object) -> dict[str, object] | None:
-    """Where a function of the user's own begins, as `Made` in the manifest; None of others."""
+    """Where a function of the user's own begins, by the fields of `Made` in the manifest; None for others."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType) or not is_users(code.co_filename):
         return None
@@ -206,13 +204,13 @@ def begins(function: object) -> dict[str, object] | None:
 
 
 def where(made: Any) -> dict[str, object] | None:
-    """As `Made` in the manifest; None if that is not known."""
+    """Where an object that `note` has seen was made, by the fields of `Made`; None for others."""
     place = _places.get(made)
     return None if place is None else {**place._asdict(), "call": call_at(place, type(made).__name__)}
 
 
 def call_at(place: Place, name: str) -> str:
-    """The call of what has that name at a line of a file, in one line; empty if there is not exactly one.
+    """The text, in one line, of the call of that name at this place; empty if there is not exactly one.
 
     Texts in it that are more than a word are left out, as they may name what is private.
     """
@@ -231,9 +229,11 @@ def call_at(place: Place, name: str) -> str:
 
 
 class _Discreet(ast.NodeTransformer):
+    """Puts `...` in place of texts that are more than a word, bytes, and f-strings."""
+
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        told = isinstance(node.value, str | bytes) and not (isinstance(node.value, str) and node.value.isidentifier())
-        return ast.Constant(...) if told else node
+        hidden = isinstance(node.value, str | bytes) and not (isinstance(node.value, str) and node.value.isidentifier())
+        return ast.Constant(...) if hidden else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Constant:
         return ast.Constant(...)

@@ -23,22 +23,22 @@ SESSION = "NSYS_PROFILING_SESSION_ID"  # Which nsys sets for what it starts.
 PATIENCE_S = 10.0  # How long ranks of one machine wait for each other to begin and end a recording together (chosen).
 SETTLE_S = 0.2  # Until nsys records in other processes too: without a pause their first step is lost (nsys 2023.4).
 POLL_S = 0.001
-OPS = "ranges of ops"  # What fails alone.
+OPS = "ranges of ops"  # Their name for `alone`.
 _numbers = count(1)  # Of this process' recordings, as nsys numbers its reports.
 
 
 class CannotRecord(Exception):
-    """The user can change that; the message is a clause that says why."""
+    """Nothing can be recorded, for a reason that the user can change: the message, a clause."""
 
 
 class NsysRecording:
     """From `begin` to `end`, like `recordings.Recording`; the files are written by nsys, not here."""
 
     def __init__(self, board: Board, here: Place, kind: str, ops: bool = True) -> None:
-        """`kind`: by which its report is found; with a range for each op, or without. Raises CannotRecord."""
+        """`kind`: of plan.FILES, by which its report is found. `ops`: with a range for each op. Raises CannotRecord."""
         self._kind, self._with_ops = kind, ops
         self._board, self._leads = board, here.rank == here.first
-        self._others = max(here.peers - 1, 0)
+        self._others = max(here.peers - 1, 0)  # Ranks on this machine but this one.
         self._nvtx = _Nvtx()
         self._range: int | None = None
         self._ops: Any = None
@@ -47,7 +47,7 @@ class NsysRecording:
         self.marks_collections = False  # Whether collections of garbage are ranges of it.
 
     def begin(self, number: int | None) -> None:
-        """Have nsys record, and mark the step of that number; None marks none."""
+        """Have nsys record: its range is opened by the first rank here, others wait. `number`: of the step to mark."""
         if self._leads:
             self._board.post(f"{POSTED}{self._kind}", number=next(_numbers))
             self._range = self._nvtx.start(CAPTURE)
@@ -66,7 +66,7 @@ class NsysRecording:
         alone(MARKS, self._open, number)
 
     def end(self, target: Path | None, work: Path) -> None:
-        """Stop. What nsys has recorded is put at the target later, by who started it."""
+        """Stop. The command that started nsys puts its report at the target later; both arguments are unused here."""
         self._collections.off()
         tried(MARKS, self._close)
         if self._ops is not None:
@@ -90,6 +90,7 @@ class NsysRecording:
 
 
 def _wait(until: Callable[[], bool]) -> None:
+    """Return once `until()` is true, or after PATIENCE_S."""
     begun = time.monotonic()
     while not until() and time.monotonic() < begun + PATIENCE_S:
         time.sleep(POLL_S)
@@ -106,7 +107,7 @@ def tells_ops() -> bool:
 
 
 def _ops_as_ranges() -> Any:
-    """Have torch open a range for each op; None where it cannot. Raises RuntimeError if the script does."""
+    """Have torch open a range for each op; None where it cannot. Raises RuntimeError if it does so already."""
     import torch
 
     return torch.autograd.profiler.emit_nvtx().__enter__() if tells_ops() else None
@@ -116,7 +117,7 @@ class _Nvtx:
     """NVTX as torch has it, else of the library that nvidia's package brings: a torch for the CPU has none."""
 
     def __init__(self) -> None:
-        """Raises CannotRecord if there is neither, or no nsys to hear it."""
+        """Raises CannotRecord if there is neither, or nsys does not trace this process."""
         import torch
 
         if not os.environ.get(SESSION):
@@ -137,6 +138,7 @@ class _Nvtx:
 
 
 def _library() -> Any:
+    """The NVTX library in an installed package of nvidia's. Raises CannotRecord if there is none."""
     places = (Path(folder) / "nvidia/nvtx/lib/libnvToolsExt.so.1" for folder in sys.path)
     found = next((place for place in places if place.is_file()), None)
     if found is None:

@@ -23,17 +23,17 @@ _NODE = ("GROUP_RANK", "SLURM_NODEID", "NODE_RANK")
 
 @dataclass(frozen=True)
 class Place:
-    """Of a training process among those of the run."""
+    """Where a training process stands among those of the run."""
 
     rank: int
     world_size: int
     peers: int  # Ranks on this machine, this one included.
     first: int = 0  # The lowest of them.
-    node: int | None = None  # Of this machine as the launcher counts; of one of several pods on a machine, the pod's.
+    node: int | None = None  # Of this machine, or of this pod of it, as the launcher counts; None: not said.
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Place:
-    """As torch.distributed says, else as the launcher has told by environment variables, else alone."""
+    """By torch.distributed, else by environment variables of the launcher, else rank 0 of 1."""
     rank, world = _number(environment, _RANK), _number(environment, _WORLD)
     if (group := process_group()) is not None:
         rank, world = group.get_rank(), group.get_world_size()
@@ -62,14 +62,12 @@ def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | Non
 
 
 MOST = 64  # Ranks that are all recorded: what they write fits the disk and the patience of a laptop (chosen).
-FEW = 8  # Of a larger group the first are: an eighth of MOST, as many as a machine has usually (chosen).
+FEW = 8  # Of a larger group the first `most` / FEW are: as many as a machine usually has (chosen).
 
 
 def named(asked: str, world_size: int, most: int = MOST) -> frozenset[int] | None:
-    """The ranks that are asked for, "all" or as in "0,1,8-15", or that "auto" stands for; None if it depends.
-
-    `most`: of a run of so many all are recorded by "auto". Raises ValueError with a sentence if the text is no list.
-    """
+    """The ranks to record by "all", a list as "0,1,8-15", or "auto"; None where "auto" depends on process groups.
+    `most`: of up to so many ranks "auto" records all. Raises ValueError with a sentence if the text is no list."""
     if asked == "all" or (asked == "auto" and world_size <= most):
         return frozenset(range(world_size))
     if asked == "auto":
@@ -87,7 +85,7 @@ def _ranges(asked: str) -> Iterator[tuple[int, int]]:
 
 
 def of_groups(rank: int, world_size: int, most: int = MOST) -> frozenset[int]:
-    """The ranks of each process group of a rank, this one, and of one of more than `most` ranks the first.
+    """The first ranks of the run, and all of each process group that `rank` is in; of one over `most` the first.
 
     So each way in which the training is parallel is there once: a pipeline has all of its stages, a tensor-parallel
     group all of its shards.
@@ -102,7 +100,7 @@ def of_groups(rank: int, world_size: int, most: int = MOST) -> frozenset[int]:
 
 
 LEAD = 5  # Steps between an announcement and what it announces, so that all ranks hear of it in time (chosen).
-END = "end"  # The last word: at its step all leave.
+END = "end"  # The last message: at its step all leave.
 T = TypeVar("T")
 Course = Generator[None, None, T]  # Yields to let the script make one step.
 
@@ -116,14 +114,14 @@ class RankLost(Exception):
 
 
 class Agreement:
-    """Between all ranks of a process group; without one between those of a machine. The first of them leads."""
+    """Has all ranks of a process group, or else of a machine, begin things at the same step. The first one leads."""
 
     def __init__(self, board: Board, here: Place, number: Callable[[], int], told: Callable[[str, int], None]) -> None:
-        """`board`: of the machine's ranks. `number()`: of the step that ended last. `told(what, steps)` is called some
-        steps before ranks begin something.
+        """`board`: of the machine's ranks. `number()`: of the step that ended last. `told(what, steps)` is called once
+        the leader has announced something, some steps before it begins.
         """
         shared = store() if here.world_size > 1 else None
-        self._words: Words = board if shared is None else StoreBoard(shared, here.world_size)
+        self._board: Words = board if shared is None else StoreBoard(shared, here.world_size)
         self._here, self._number, self._told = here, number, told
         # Those that agree.
         self.ranks = range(here.first, here.first + here.peers) if shared is None else range(here.world_size)
@@ -132,46 +130,44 @@ class Agreement:
 
     @property
     def leads(self) -> bool:
-        """This rank says when what is recorded."""
+        """Whether this rank decides what is recorded, and when."""
         return self._here.rank == self._leader
 
     @property
     def alone(self) -> bool:
-        """No other rank has to keep in step with this one."""
+        """Whether no other rank has to keep in step with this one."""
         return len(self.ranks) <= 1
 
     def join(self, run: str) -> None:
-        """Say, as the first rank, to which run all belong. On one machine the first that says it is heard."""
-        if self.leads and self._words.read("run") is None:
-            self._words.post("run", name=run)
+        """If this rank leads, post which run all ranks belong to, unless that is posted. Others do nothing."""
+        if self.leads and self._board.read("run") is None:
+            self._board.post("run", name=run)
 
     def joined(self) -> Course[str]:
-        """The run that the first rank has joined. Raises RankLost."""
+        """Wait for the run that the leader has posted. Raises RankLost."""
         while (word := self._heard("run")) is None:
             yield
-        self._words.rest()
+        self._board.rest()
         return str(word["name"])
 
     def write_elsewhere(self) -> None:
-        """This rank has the folder of another run: the machines share none."""
-        self._words.count("elsewhere")
+        """Tell all ranks that this one writes into another folder than the leader, as machines share none."""
+        self._board.count("elsewhere")
 
     def some_write_elsewhere(self) -> bool:
         """Whether any rank has said so."""
-        return self._words.counted("elsewhere") > 0
+        return self._board.counted("elsewhere") > 0
 
     def begin(
         self, what: str, steps: int, wait: Callable[[int], int] | None = None, unless: Sequence[str] = ()
     ) -> Course[int]:
-        """Wait for the step at which all ranks begin something; to the number of steps that the leader says.
-
-        `wait(number)`: how many steps later than with that of this number it may begin at the earliest. 0 where the
-        leader has said one of `unless` instead, which come later. Raises RecordingEnded, and RankLost if nobody can be
-        reached.
+        """Wait until all ranks begin `what`, with the next step. Returns the leader's `steps`; those of others do not
+        count. `wait(number)`: how many steps after the one of this number it may begin. 0: the leader left it out and
+        announced one of `unless`, parts that come later. Raises RecordingEnded, and RankLost.
         """
         if self.leads:
             step = self._number() + self._lead()
-            self._words.post(what, step=step + (wait(step + 1) if wait else 0), steps=steps)
+            self._board.post(what, step=step + (wait(step + 1) if wait else 0), steps=steps)
         return int((yield from self._awaited(what, unless)).get("steps", 0))
 
     def _awaited(self, what: str, unless: Sequence[str] = ()) -> Course[dict[str, Any]]:
@@ -185,14 +181,14 @@ class Agreement:
             if message is not None:
                 break
             yield
-        self._words.rest()
+        self._board.rest()
         self._told(what, message.get("steps", 0))
         while self._number() < message["step"]:
             yield
         return message
 
     def choose(self, asked: str, most: int, own_ns: int) -> Course[frozenset[int]]:
-        """The ranks to record; the first leads from now on. `own_ns`: of this rank's step. Raises as `begin`."""
+        """The ranks to record; the first leads from now on. `own_ns`: as `Clock.own_ns`. Raises as `begin`."""
         some = named(asked, self._here.world_size, most)
         if some is None:
             some = yield from self._chosen(most, own_ns)
@@ -201,37 +197,37 @@ class Agreement:
 
     def _chosen(self, most: int, own_ns: int) -> Course[frozenset[int]]:
         """The ranks to record, which the leader chooses by process groups and by the longest step of a rank's own."""
-        self._words.offer("own", self._here.rank, own_ns)
+        self._board.offer("own", self._here.rank, own_ns)
         if self.leads:
             for _ in range(self._lead()):
                 yield
-            slowest = self._words.greatest("own")
+            slowest = self._board.greatest("own")
             some = of_groups(self._here.rank, self._here.world_size, most)
             some |= {slowest} if slowest is not None else set()
-            self._words.post("ranks", step=self._number() + self._lead(), some=",".join(map(str, sorted(some))))
+            self._board.post("ranks", step=self._number() + self._lead(), some=",".join(map(str, sorted(some))))
         return frozenset(map(int, (yield from self._awaited("ranks"))["some"].split(",")))
 
     def end(self, patience_s: float, note: Callable[[str], None]) -> Course[None]:
-        """Wait until no rank leaves while another still needs it, for as long as patience lasts. Raises RankLost."""
-        self._words.count("done")
+        """Wait until all ranks are done, or `patience_s` is over; all leave at the same step. Raises RankLost."""
+        self._board.count("done")
         until = time.monotonic() + patience_s
-        while self.leads and self._words.counted("done") < len(self.ranks) and time.monotonic() < until:
+        while self.leads and self._board.counted("done") < len(self.ranks) and time.monotonic() < until:
             yield
-        if self.leads and (done := self._words.counted("done")) < len(self.ranks):
+        if self.leads and (done := self._board.counted("done")) < len(self.ranks):
             where = "" if len(self.ranks) == self._here.world_size else " on this machine"
             note(f"Only {done} of {len(self.ranks)} ranks{where} completed the recording.")
         yield from self.begin(END, 0)
 
     def _lead(self) -> int:
-        """Steps that are ahead when the leader names one: in that time its word reaches all ranks."""
+        """How many steps ahead the leader names a step, so that its message reaches all ranks in time; 0 if alone."""
         if self.alone:
             return 0
         made, passed_s = max(self._number() - self._first, 1), time.monotonic() - self._begun_s
-        return max(LEAD, ceil(self._words.delay_s * made / max(passed_s, 1e-6)) + 1)
+        return max(LEAD, ceil(self._board.delay_s * made / max(passed_s, 1e-6)) + 1)
 
     def _heard(self, what: str) -> dict[str, Any] | None:
         """The message of that name; None if it has not been posted. Raises RankLost."""
-        message = self._words.read(what)
-        if message is None and self._words.lost:
+        message = self._board.read(what)
+        if message is None and self._board.lost:
             raise RankLost("the other ranks are unreachable")
         return message

@@ -1,4 +1,4 @@
-"""A process that records itself: its session, and what it says of itself at the end."""
+"""A process that records itself: its session, and what it writes for the manifest at the end."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from .session import Session
 
 
 class Recorder:
-    """Told of each step's end, records some. Idle until the first; nothing of it raises."""
+    """Is told of each step's end, and records some steps. Idle until the first; `step_ended` and `end` never raise."""
 
     def __init__(self, part: Part, plan: Plan, on_batch: Callable[[], None], settings: Settings | None = None) -> None:
         """`on_batch` is called when this process asks a DataLoader for a batch. `settings`: those noted before."""
@@ -28,8 +28,8 @@ class Recorder:
         self.optimizers: list[weakref.ref[object]] = []  # Those that stepped, where that is known.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
         self._script: str | None = None
-        self._said = False
-        self._told = self._made = 0
+        self._written = False  # What is known at the end, into the manifest.
+        self._kept = self._steps_made = 0  # Recordings that the manifest's entry has; steps of the whole run.
         self._settings = settings or Settings()
         self._settings.install()
         self._watch = loaders.use(loaders.LoaderWatch(part.work, on_batch))
@@ -45,7 +45,7 @@ class Recorder:
 
     @property
     def settled(self) -> bool:
-        """Whether what steps are found by may stay."""
+        """Whether the warm-up is over, so that what counts as a step must not change any more."""
         return self.session is not None and self.session.settled
 
     @property
@@ -54,7 +54,7 @@ class Recorder:
         return self.over and self.session is not None and self.session.may_end
 
     def note(self, sentence: str) -> None:
-        """Tell the user."""
+        """Have the report tell the user this; lost if no step has ended yet."""
         if self.session is not None:
             self.session.note(sentence)
 
@@ -62,10 +62,10 @@ class Recorder:
         """The step of this number has ended."""
         if self.over:
             return
-        self._made = number + 1
+        self._steps_made = number + 1
         self._watch.epochs.step_ended(number)
         try:
-            self.session = self.session or self._begun()
+            self.session = self.session or self._new_session()
             self.over = self.session is None or self.session.step_ended(number)
             if self.session is not None and self.session.refused:
                 self.session = None
@@ -74,29 +74,29 @@ class Recorder:
                 self._watch.looking = not self.session.settled
             if self.over:
                 self.end("recorded")
-            elif self.session is not None and len(self.session.recordings.kept) > self._told:
-                self._told = len(self.session.recordings.kept)
+            elif self.session is not None and len(self.session.recordings.kept) > self._kept:
+                self._kept = len(self.session.recordings.kept)
                 self._write(f"rank{self.session.here.rank}.json", self._of_this_process(None))
         except Exception as error:
             self.over = True
             print(f"diagnose: recording stopped ({type(error).__name__}: {error})", file=sys.stderr)
 
     def record_window(self, seconds: float) -> None:
-        """Record a stretch of time, of a process in which no step has ended."""
+        """Record a stretch of time, while this thread sleeps; only if no step has ended in this process."""
         if self.over or self.session is not None:
             return
         self.over, self.steps_by = True, "time"
-        self.session = self._begun()
+        self.session = self._new_session()
         if self.session is not None:
             self.session.record_window(seconds)
             self.end("recorded")
             self.session.board.post("end")
 
     def end(self, how: str) -> None:
-        """Keep what has been recorded so far, and say what is known. Later calls do nothing."""
-        if self.session is None or self._said:
+        """Keep what is recorded; write what the manifest has of this rank, and of the run. Later calls do nothing."""
+        if self.session is None or self._written:
             return
-        self.over = self._said = True
+        self.over = self._written = True
         try:
             self.session.stop()
         except Exception as error:
@@ -116,7 +116,8 @@ class Recorder:
         except Exception as error:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
-    def _begun(self) -> Session | None:
+    def _new_session(self) -> Session | None:
+        """A session of this process, at its first step; None if another process is recorded as this rank."""
         self._script = getattr(sys.modules.get("__main__"), "__file__", None)  # Python forgets it before it ends.
         session = Session(self.part, self.plan, place.find(), self._watch.epochs, self._stepped)
         return session if session.join() else None
@@ -129,7 +130,7 @@ class Recorder:
             self.session.make_way()
 
     def _of_this_process(self, how: str | None) -> dict[str, object]:
-        """The manifest's entry of this rank; of a rank that is not recorded no more than its times."""
+        """The manifest's entry of this rank, short if it is not recorded. `how` it ended; None while it goes on."""
         session = self.session
         assert session is not None
         who = {
@@ -137,7 +138,7 @@ class Recorder:
             **{name: getattr(session.here, name) for name in ("rank", "world_size", "peers", "node")},
             "machine": session.machine,
             "steps_by": self.steps_by,
-            "steps_made": self._made,
+            "steps_made": self._steps_made,
             "ended": how,
         }
         if session.found.get("recorded") is False:
@@ -150,7 +151,7 @@ class Recorder:
             **session.found,
             **each_alone(
                 loaders=self._watch.loaders,
-                optimizers=lambda: about.optimizers(self._stepped() or about.alive()),
+                optimizers=lambda: about.optimizers(self._stepped() or about.all_optimizers()),
                 flags=self._settings.flags,
                 failed_guards=failed_guards,
                 distributed=self._settings.distributed,
@@ -165,6 +166,7 @@ class Recorder:
         }
 
     def _write(self, name: str, what: dict[str, object]) -> None:
+        """Write JSON into the folder of all parts of the run, whole or not at all."""
         written = self.part.work / f"{name}.{os.getpid()}"
         written.write_text(json.dumps(what), encoding="utf-8")
         written.replace(self.part.shared / name)

@@ -1,10 +1,10 @@
-"""Recordings, those by torch.profiler among them: the memory that one takes, and what one event costs.
+"""Recordings by torch.profiler or Nsight Systems, the memory that they need, and the cost of recording an event.
 
-Both in the process that is recorded, as machines differ by several times, and one machine from minute to minute.
+The cost is measured in the recorded process: it differs by several times between machines, and from minute to minute.
 
-The profiler's records come to lie in memory that ops let go, and part it: what the next op asks for fits no more, and
-is taken anew from the system. In a net that filled 64 tensors of 1.3 MB a step each recorded step fetched 80 MB so,
-and took 46 ms where it took 14 without the profiler; with that memory fetched before, 26 (torch 2.13, glibc 2.36).
+The profiler puts its records into memory that ops have freed, and fragments it: the next op's request no longer fits,
+and takes new memory from the system. In a net that filled 64 tensors of 1.3 MB a step each recorded step so fetched
+80 MB, and took 46 ms instead of 14 without the profiler; with that memory fetched before, 26 (torch 2.13, glibc 2.36).
 """
 
 import ctypes
@@ -37,10 +37,10 @@ BLOCKS = 20  # Within the recording, and as many without it (chosen).
 
 
 def event_cost() -> dict[str, float | None] | None:
-    """As `EventCost` in the manifest, in some 50 ms; None if it cannot be measured.
+    """The fields of `EventCost` in the manifest, in some 50 ms; None if it cannot be measured.
 
-    It draws no random numbers, adds nothing to autograd's graph and keeps no memory. What is open already ends after
-    its recording, as what is opened within ends within: so it need not be a step apart from others (foreign.py).
+    It draws no random numbers, adds nothing to autograd's graph and keeps no memory. No range begins in its recording
+    and ends outside, or the other way round: so it need not be a step apart from others (foreign.py).
     """
     if not turns.take():
         return None
@@ -52,7 +52,7 @@ def event_cost() -> dict[str, float | None] | None:
 
 
 def _measured() -> dict[str, float | None]:
-    """What profiling costs in ns: an op, and a CUDA call; None where the machine's noise exceeds it."""
+    """What profiling adds to an op, and to a CUDA call, in ns; None where noise exceeds it. No GPU: no call."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -74,7 +74,7 @@ def _measured() -> dict[str, float | None]:
 
 
 def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
-    """By block, the ns of TIMES calls of the op. Raises RuntimeError if a launch may have waited in a full queue."""
+    """For each block the ns of TIMES calls of the op. Raises RuntimeError if a launch may have met a full queue."""
     import torch
 
     found = []
@@ -90,10 +90,10 @@ def _times_ns(op: Callable[[], object], blocks: int) -> list[int]:
 
 LEAST_BYTES = 16_000_000
 MOST_BYTES = 1_000_000_000
-MOST_SHARE = 0.25  # What is fetched at least and at most, and of what is free (chosen).
+MOST_SHARE = 0.25  # Memory fetched at least and at most, and at most of what is free (chosen).
 
-# Times what steps took is fetched: records part memory otherwise in each recording. With once as much, repeated up to
-# twice, 3 of 24 of such recordings still took 11 to 21 MB a step, with this none of 20.
+# So many times what steps took is fetched: each recording fragments memory differently. With once as much, repeated up
+# to twice, 3 of 24 of such recordings still took 11 to 21 MB a step, with this none of 20.
 SPARE = 2
 USUAL_SHARE = 0.1  # Of what a recorded step fetches, what one without the profiler may fetch as well (chosen).
 BLOCK_BYTES = 24 << 20  # Less than what glibc takes from the system apart from the rest, and gives back at once.
@@ -105,8 +105,8 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
     """Have glibc hold as much memory as recording these steps will take, so that no step fetches it page by page.
 
     A step takes `recorded` bytes with the profiler and `usual` ones without. Blocks are touched and freed again, and
-    glibc is told to give nothing back. Returns their bytes; 0 if it is not worth it, where steps fetch memory anyway
-    (they would no longer, so that other steps were measured), without glibc, and with a GPU, where tensors lie there.
+    glibc is told to give nothing back. Returns their bytes; 0 if nothing was done: for little memory, where steps fetch
+    memory without the profiler too (they would stop, and other steps be measured), without glibc, and with a GPU.
     """
     size = (recorded - usual) * steps
     if size < LEAST_BYTES or usual > USUAL_SHARE * recorded or uses_gpu():
@@ -128,7 +128,7 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Of the machine, caches included, or what the control group of the process leaves. `root` holds proc and sys."""
+    """Free bytes, with caches: of the machine, or of the process's control group if less. `root` has proc and sys."""
     known = re.search(r"^MemAvailable:\s+(\d+)", text_of(root / "proc/meminfo"), re.MULTILINE)
     free = 1024 * int(known[1]) if known else 2 << 30  # Where the system does not say (chosen).
     group = root / "sys/fs/cgroup"
@@ -148,10 +148,10 @@ class Recording:
     def __init__(
         self, detailed: bool, memory: bool = False, all_threads: bool = False, host_only: bool = False, ops: bool = True
     ) -> None:
-        """`detailed`: with call stacks and shapes, which take time; else nothing that does.
+        """`detailed`: with call stacks and shapes, which slow steps down. `all_threads`: not only of this thread.
 
-        `host_only`: nothing of the device, which only one recorder at a time can ask. Without `ops`: nothing else; the
-        profiler has no ranges then, not even of steps.
+        `host_only`: without the device, which only one recorder can have at a time. Without `ops`: the device alone;
+        the trace has no ranges then, not even of steps.
         """
         from torch.profiler import ProfilerActivity, profile
 
@@ -171,11 +171,11 @@ class Recording:
         self._collections = Collections() if ops and not detailed else None
         self._lines = Lines() if detailed else None
         self._range: Any = None
-        self._traced_by: Any = None
+        self._traced_by: Any = None  # The script's own function of `sys.setprofile`.
         self.marks_collections = False  # Whether collections of garbage are ranges of it.
 
     def begin(self, number: int | None) -> None:
-        """Record from now on, at our turn, and mark the step of this number, if any. Raises as the profiler does."""
+        """Record from now on, after `turns.take`; mark the step of this number, if any. Raises what torch raises."""
         self._traced_by = sys.getprofile()
         alone(OLDER, close_older_ranges, most_s=inf)
         if self._detailed:
@@ -194,19 +194,20 @@ class Recording:
         alone(MARKS, self._open, number)
 
     def end(self, target: Path | None, work: Path) -> None:
-        """Stop, and write the trace as gzip if it has a target, in `work` before it is whole."""
+        """Stop, and write the trace to the target as gzip, by way of files in `work`; None: drop it."""
         self._stop()
         if target is not None:
             with self._written(work) as written:
                 _compress(written, target)
 
     def end_and_measure(self, folder: Path) -> int:
-        """Stop. Returns the size of the trace in bytes, which is not kept."""
+        """Stop, and drop the trace. Returns its size in bytes, uncompressed. `folder`: for a temporary file."""
         self._stop()
         with self._written(folder) as written:
             return written.stat().st_size
 
     def _stop(self) -> None:
+        """Stop all tracing and end our turn, even if the profiler fails; put back the script's own profile function."""
         if self._collections is not None:
             self._collections.off()
         if self._lines is not None:
@@ -275,7 +276,7 @@ def _config(options: dict[str, bool]) -> Any:
 
 @dataclass(frozen=True)
 class OpenRecording:
-    """One that goes on, with the clock of its steps."""
+    """A recording that goes on, with the clock of its steps."""
 
     kind: str
     recording: Recording | NsysRecording
@@ -283,49 +284,47 @@ class OpenRecording:
 
 
 class Recordings:
-    """Those of this process, one after the other."""
+    """The recordings of this process, made one after the other: no more than one is open."""
 
     def __init__(self, part: Part, plan: Plan, here: Place, found: dict[str, object]) -> None:
-        """`found` gets what is made, by the names of `RankManifest`."""
+        """`found`: a dict to which `keep` adds each recording, by the fields of `RankManifest`."""
         self._part, self._plan, self._here, self._found = part, plan, here, found
         self.open: OpenRecording | None = None
-        self.kept: dict[str, int] = {}  # Of each kind of recording in the folder the memory that its steps fetched.
+        self.kept: dict[str, int] = {}  # Kind of a recording in the folder -> bytes fetched per step.
 
     def file(self, kind: str) -> Path:
-        """Where a recording is kept."""
+        """The path of the recording of this kind, of this rank."""
         name = f"rank{self._here.rank}.{FILES[kind]}.{ENDINGS[self._plan.tracer_of(kind)]}"
         return self._part.recording / name
 
     def start(self, kind: str, number: int | None, all_threads: bool = False) -> Recording | NsysRecording:
-        """Record from now on. It must be our turn, which is over if this raises."""
+        """A recording that has begun. Call `turns.take` before; if this raises, the turn has been given back."""
         try:
-            recording = self._made(kind, all_threads)
+            recording = self._new_recording(kind, all_threads)
             recording.begin(number)
         except BaseException:
             turns.leave()
             raise
         return recording
 
-    def _made(self, kind: str, all_threads: bool) -> Recording | NsysRecording:
-        """A recording of that kind, not begun yet, by the tracer that the plan names for it."""
+    def _new_recording(self, kind: str, all_threads: bool) -> Recording | NsysRecording:
+        """A recording of that kind that has not begun, by the tracer that the plan names for it."""
         ops = kind != "device_timing"
         if self._plan.tracer_of(kind) == "nsys":
             return NsysRecording(Board(self._part.work), self._here, kind, ops)
-        host_only = self._plan.tracer == "nsys"  # Which holds what tells of the device, to the end of the process.
+        host_only = self._plan.tracer == "nsys"  # It holds what traces the device until the process ends.
         detailed, memory = kind == "attribution", self._plan.memory
         return Recording(detailed=detailed, memory=memory, all_threads=all_threads, host_only=host_only, ops=ops)
 
     def begin(self, kind: str, number: int) -> OpenRecording:
-        """The same with a clock, from the step of this number on."""
+        """Open a recording with a clock at the beginning of the step of this number; it becomes `open`."""
         recording = self.start(kind, number)
         self.open = OpenRecording(kind, recording, Clock(number, by_phase=kind in OF_TIMES))
         return self.open
 
     def keep(self, steps: int) -> None:
         """End the open recording and put it into the folder, unless one is there that took less memory as it went.
-
-        Its last so many steps are to be used.
-        """
+        `steps`: so many of its last steps are to be used; the ones before are called settling."""
         made, self.open = self.open, None
         phases.off()
         assert made is not None

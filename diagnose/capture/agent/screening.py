@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 else:
     looks = standalone("statistics")
 
-LEAST_STEPS = 5  # Of a block (trials.md).
+LEAST_STEPS = 5  # Of a block (docs/trying-fixes.md).
 LEAST_OF_COLLECTIONS_S = 0.6  # Of a block where collections of garbage are what is measured: they are seldom (chosen).
 FEWEST_PAIRS = 3  # Of blocks, before the first look: the spread of fewer is not known (chosen).
-SHARES = 1.5  # Times an equal share of the time that one may take (chosen).
-MOST_REPEATS = 2  # Of a block into which something else fell (chosen).
-COMPARED = 3  # Steps whose median is compared with that of as many before: do they still get faster? (chosen)
-STILL_FASTER = 0.05  # Share by which it then is lower (chosen).
+SHARES = 1.5  # So many times an equal share of the remaining time one switch may take (chosen).
+MOST_REPEATS = 2  # Of a disturbed block, see `_Block.fault` (chosen).
+COMPARED = 3  # Steps whose median is compared with that of as many before, to see if they still get faster (chosen).
+STILL_FASTER = 0.05  # Share by which it is lower if they do (chosen).
 MOST_SETTLING, MOST_SETTLING_S = 40, 20.0  # Steps, and time after the first two, in which a switch settles (chosen).
 SETTLING_OF_RANKS = 8  # Steps in which a switch settles on several ranks, which all have to count alike (chosen).
 COLLECTED = 0.02  # Share of a block that collections of garbage may take without a fault (chosen).
 PAUSED = 0.05  # Share of a block that steps of another kind may add without a fault (chosen).
-LIVE = "screening.json"  # File of the part's working folder that tells how far it is.
-RAISES = "with it PyTorch raises "  # Begins what is told of such a switch.
+LIVE = "screening.json"  # File of the part's working folder with all results so far.
+RAISES = "with it PyTorch raises "  # How `Screened.void` begins for such a switch.
 SEED = 20261127  # Of the order of blocks, which has to be the same on all ranks.
 
 Stepped = Callable[[], Sequence[Any]]  # Optimizers that stepped, where that is known.
@@ -48,29 +48,29 @@ Stepped = Callable[[], Sequence[Any]]  # Optimizers that stepped, where that is 
 
 @dataclass
 class Screened:
-    """A setting, and what is known of it by now: `Screened` in the manifest."""
+    """A switch and what has been measured of it by now: `Screened` in the manifest."""
 
     name: str
     injected: list[str] = field(default_factory=list)  # Where it took effect.
     void: str = ""  # A clause on why it could not be measured here; empty if it could.
     out_of_memory: bool = False
-    alone: list[Pair] = field(default_factory=list)  # Blocks without any other switch.
-    added: list[Pair] = field(default_factory=list)  # Blocks on top of those that were kept before.
-    on_top_of: list[str] = field(default_factory=list)
+    alone: list[Pair] = field(default_factory=list)  # Step times (without, with) of blocks with no other switch on.
+    added: list[Pair] = field(default_factory=list)  # The same with those on that were kept before.
+    on_top_of: list[str] = field(default_factory=list)  # Their names.
     steps: int = 0  # Of a block, at least.
     settling_s: float = 0.0  # By which the first steps, and a forward pass before, took longer: compiling, mostly.
     outputs: Difference | None = None
     updates: Difference | None = None
     peak_bytes: list[int] = field(default_factory=list)  # Without and with it; empty where it is not known.
-    repeated_for: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    kept: bool = False
-    ended: bool = False
+    repeated_for: dict[str, int] = field(default_factory=dict)  # Fault of a block -> blocks repeated for it.
+    seconds: float = 0.0  # That screening it took.
+    kept: bool = False  # It made steps faster, and stays on.
+    ended: bool = False  # Its screening is over.
     is_on: bool = False  # While blocks with it run: an error that ends the script then is its error.
 
 
 class Screening:
-    """Of one process. Its course is part of a session's."""
+    """Screens the switches of a plan in one process; `course` is part of a session's course."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Screening:
         cycle: Cycle,
         live: Path | None,
     ) -> None:
-        """`number()`: of the last step. `live`: where it tells of itself."""
+        """`number()`: of the last step. `stepped()`: the optimizers. `live`: a file for results so far, None: none."""
         self._limit_s, self._block_s = plan.screen_s, plan.block_s
         self._ranks, self._number, self._stepped = ranks, number, stepped
         self._epochs, self._cycle, self._live = epochs, cycle, live
@@ -92,17 +92,17 @@ class Screening:
         self._on: set[str] = set()
         self._batch: SameBatch | None = None
         self._order = random.Random(SEED)
-        self._agreed = 0
+        self._agreed = 0  # Times that ranks have agreed, for the name of the next message.
         self._usual_ns = dict[tuple[str, ...], float]()  # A step without what is being measured, by what is kept.
         self._blocks = list[tuple[_Block, _Block]]()  # Pairs without and with the switch that is being measured.
         self._steps_of = dict[bool, int]()  # Of blocks without and with the switch that is being measured.
 
     def found(self) -> list[dict[str, Any]]:
-        """What is known by now."""
+        """What is known of each switch by now, by the fields of `Screened`."""
         return [asdict(one) for one in self._screened]
 
     def course(self) -> Course[None]:
-        """Measure all, one after the other; in the end all are off."""
+        """Screen all switches in order, for as long as the time lasts; in the end all are off."""
         begun_s, kept = time.monotonic(), list[Screened]()
         model = yield from self._model()
         try:
@@ -122,7 +122,7 @@ class Screening:
             self._turn(())
 
     def _model(self) -> Course[Any]:
-        """The largest model that a step calls, after two steps; its batch is kept. None if no model is called."""
+        """Find the largest model that a step calls, in one step; keep its batch of the next. None if none is called."""
         called = Called()
         try:
             yield
@@ -136,7 +136,7 @@ class Screening:
         return model
 
     def _try(self, one: Screened, model: Any, kept: Sequence[Screened], until_s: float) -> Course[None]:
-        """Measure a fix alone, then on top of those kept; `one.kept` if it is faster. All ranks agree on each turn."""
+        """Measure a switch alone, then on top of those kept; `one.kept` if both are faster. All ranks decide alike."""
         switch, one.void = injection.switch(one.name, model, self._stepped())
         if not (yield from self._agree(int(switch is not None))):
             return
@@ -160,7 +160,7 @@ class Screening:
         self._turn([other.name for other in (*kept, *[one] * one.kept)])
 
     def _numbers(self, one: Screened, switch: Any) -> None:
-        """Compare outputs and updates without and with the switch, on the kept batch; a failure voids the switch."""
+        """Compare outputs on the kept batch, and updates, without and with the switch; what fails is in `one.void`."""
         self._turn(())
         begun_s = time.perf_counter()
         try:
@@ -177,7 +177,7 @@ class Screening:
             self._turn(())
 
     def _measured(self, one: Screened, switch: Any, base: list[str], pairs: list[Pair], until_s: float) -> Course[bool]:
-        """Measure pairs of blocks without and with the switch on top of `base`. Returns whether it is faster."""
+        """Measure blocks without and with the switch, on top of `base`, and add to `pairs`; whether it is faster."""
         if tuple(base) not in self._usual_ns:
             self._usual_ns[tuple(base)] = yield from self._settled([*base], one, counts=False)
         without_ns = self._usual_ns[tuple(base)]
@@ -209,7 +209,7 @@ class Screening:
         return self._interval(pairs).low > 1
 
     def _interval(self, pairs: Sequence[Pair]) -> Interval:
-        """The speed-up with its interval; pairs of all other fixes help to estimate how measurements spread."""
+        """The speed-up with its interval; pairs of all other switches help to estimate how measurements spread."""
         others = [
             log_ratios(other)
             for one in self._screened
@@ -254,14 +254,14 @@ class Screening:
         return block
 
     def _settled(self, on: Sequence[str], one: Screened, counts: bool) -> Course[float]:
-        """Turn to the switches `on` and wait until steps no longer get faster. Returns the usual step time in ns."""
+        """Turn the switches `on`; a step's usual ns once steps no longer get faster. `counts`: in `one.settling_s`."""
         self._turn(on)
         one.is_on = one.name in on
         clock = Clock(self._number() + 1)
         while True:
             yield
             clock.tick()
-            if self._settles(clock):
+            if self._has_settled(clock):
                 break
         times = clock.wall_ns()
         usual = statistics.median(times[-COMPARED:])
@@ -269,7 +269,7 @@ class Screening:
             one.settling_s += max(0.0, sum(times) - usual * len(times)) / 1e9
         return usual
 
-    def _settles(self, clock: Clock) -> bool:
+    def _has_settled(self, clock: Clock) -> bool:
         """Whether steps no longer get faster, or have been waited for as long as is allowed."""
         if not self._ranks.alone:
             return clock.steps >= SETTLING_OF_RANKS
@@ -282,7 +282,7 @@ class Screening:
         return statistics.median(last) >= (1 - STILL_FASTER) * statistics.median(before)
 
     def _turn(self, on: Sequence[str]) -> None:
-        """Turn the switches named on and all others off."""
+        """Turn on the switches of these names, and all others off."""
         for name in self._on - set(on):
             self._switches[name].turn(False)
         for name in on:
@@ -291,7 +291,7 @@ class Screening:
         self._on = set(on)
 
     def _agree(self, own: int) -> Course[int]:
-        """The first rank's number, which all ranks have from the same step on."""
+        """The leader's `own`, which all ranks get at the same step; at once, without a step, if there is one rank."""
         if self._ranks.alone:
             return own
         self._agreed += 1
@@ -307,7 +307,7 @@ class Screening:
 
 
 class _Block:
-    """Steps of one side. Its device is asked only after the block that follows."""
+    """Steps without, or with, a switch. `read` waits for the device, so it is called after both blocks of a pair."""
 
     def __init__(self, first_step: int) -> None:
         self.peak, self.clock, self._first = Peak(), Clock(first_step, by_phase=True), first_step
@@ -315,7 +315,7 @@ class _Block:
         self.waited = 0.0  # Share of its time in which its thread could run and got no CPU; 0 where a device is timed.
 
     def read(self) -> None:
-        """Waits for the device."""
+        """Compute the step times; waits for the device. To be called before `fault`, and before `step_ns` is read."""
         timed: Any = self.clock.timed()
         self._times = timed["device_ns"] or timed["wall_ns"]
         self._phases = timed["phases_ns"]
@@ -324,10 +324,10 @@ class _Block:
 
     def fault(self, epochs: Epochs, cycle: Cycle, collects: bool) -> str:
         """What disturbed this block, so that it must be repeated: save, epoch, collection or pause; "" for nothing."""
-        told: dict[str, Any] = epochs.found() or {}
-        began = told.get("began", ())
+        known: dict[str, Any] = epochs.found() or {}
+        began = known.get("began", ())
         last = self._first + len(self._times) - 1
-        often = cycle.epoch or 2 * len(self._times) >= (told.get("steps") or math.inf)  # Each block has some.
+        often = cycle.epoch or 2 * len(self._times) >= (known.get("steps") or math.inf)  # Each block has some.
         turned = not often and any(self._first <= number <= last + 1 for number in began)
         usual = statistics.median(self._times)
         paused = sum(one - usual for one in self._times if one > LONG * usual) if cycle.every == 1 else 0.0
@@ -339,5 +339,5 @@ class _Block:
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[float]:
-    """Logarithms of speed-ups."""
+    """The natural logarithm of each pair's speed-up: of the time without over the time with."""
     return [math.log(without / changed) for without, changed in pairs]

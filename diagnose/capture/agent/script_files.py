@@ -1,4 +1,4 @@
-"""Modules and files of the script: acting on imports, what it has imported and writes; and our own modules."""
+"""The script's modules and files: acting on its imports, what it imported, wrote and read; and our own modules."""
 
 import hashlib
 import importlib
@@ -24,7 +24,7 @@ _waiting: dict[str, list[Act]] = {}
 def when_imported(name: str, act: Act) -> None:
     """Call `act(module)` once, after the module has been imported; at once if it has been already.
 
-    What `act` raises is swallowed: nothing of ours may break the script's import.
+    What `act` raises is only noted: nothing of ours may break the script's import.
     """
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -36,6 +36,8 @@ def when_imported(name: str, act: Act) -> None:
 
 
 class _Finder:
+    """A finder for imports: others find the module; what `_waiting` has for it is called once it is imported."""
+
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         if fullname not in _waiting:
             return None
@@ -44,13 +46,13 @@ class _Finder:
                 continue
             if (spec := finder.find_spec(fullname, path, target)) is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    _tell(spec.loader, fullname)
+                    _call_after_import(spec.loader, fullname)
                 return spec
         return None
 
 
-def _tell(loader: Any, name: str) -> None:
-    """Have this loader call what waits for the module. Loaders of files are made anew for each module."""
+def _call_after_import(loader: Any, name: str) -> None:
+    """Have this loader, which serves one module only, call what waits for that module once it has run it."""
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
@@ -66,7 +68,7 @@ NAME = "diagnose_standalone"
 
 
 def standalone(name: str) -> Any:
-    """A module by its name in `diagnose`. Without `diagnose` it is imported from beside the agent's files."""
+    """A module by its name in `diagnose`. Where that is not installed, it is imported by its path from here."""
     if __package__ and __package__.startswith("diagnose."):
         return importlib.import_module(f"diagnose.{name}")
     if NAME not in sys.modules:
@@ -76,12 +78,12 @@ def standalone(name: str) -> Any:
 
 
 MOST_FILES = 200  # That are named (chosen).
-LARGEST_BYTES = 1 << 20  # Of a file whose content is told by a hash (chosen).
+LARGEST_BYTES = 1 << 20  # Of a file whose content is hashed (chosen).
 _BEGAN_S = time.time()
 
 
 def imported(script: str | None) -> list[dict[str, object]]:
-    """The script and all modules, as `SourceFile`. Modules that are no files have names that are no paths."""
+    """The script and what it imported, of the user's own files, by the fields of `SourceFile`; up to MOST_FILES."""
     modules = {name: module for name, module in sys.modules.items() if name != "sitecustomize"}  # That is ours.
     names = [script, *(getattr(module, "__file__", None) for module in modules.values())]
     files = [name for name in names if isinstance(name, str) and name.endswith(".py") and Path(name).is_absolute()]
@@ -111,7 +113,7 @@ class Writes:
     """
 
     def __init__(self, recording: Path, earlier: Iterable[str] = ()) -> None:
-        """`earlier`: files that an earlier run wrote, named as here."""
+        """`earlier`: files that an earlier run wrote, named as `found` names them."""
         self._here, self._process, self._ours = Path.cwd(), os.getpid(), recording.resolve()
         self._scratch = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir()).resolve()]
         self._scratch += [Path.home() / name for name in (".cache", ".triton", ".nv")]
@@ -119,25 +121,25 @@ class Writes:
         self._earlier, self._reread = {_pattern(str(self._here / name)) for name in earlier}, dict[str, str]()
 
     def note(self, path: Any, folder: bool = False) -> None:
-        """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
-        if len(self._names) >= MOST_WRITTEN or (whole := self._whole(path)) is None:
+        """A file is opened for writing, or a folder made. Descriptors, and what forked processes open, do not count."""
+        if len(self._names) >= MOST_WRITTEN or (file := self._absolute(path)) is None:
             return
-        if whole.is_relative_to(self._ours) or "__pycache__" in whole.parts or is_library(str(whole)):
+        if file.is_relative_to(self._ours) or "__pycache__" in file.parts or is_library(str(file)):
             return
-        name = self._shown(whole)
-        if not name.is_absolute() or not any(whole.is_relative_to(one) for one in self._scratch):
+        name = self._shown(file)
+        if not name.is_absolute() or not any(file.is_relative_to(one) for one in self._scratch):
             self._add(name, folder)
 
-    def _whole(self, path: Any) -> Path | None:
+    def _absolute(self, path: Any) -> Path | None:
         if os.getpid() != self._process or not isinstance(path, str | bytes | Path):
             return None
         return Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
 
-    def _shown(self, whole: Path) -> Path:
-        return whole.relative_to(self._here) if whole.is_relative_to(self._here) else whole
+    def _shown(self, file: Path) -> Path:
+        return file.relative_to(self._here) if file.is_relative_to(self._here) else file
 
     def _add(self, path: Path, folder: bool) -> None:
-        """Note a file's pattern, or a folder's, which stands for all in it; files above are no folders of their own."""
+        """Note a file, or a folder unless it holds a noted one. A folder goes once anything in it is noted."""
         pattern = _pattern(str(path))
         for parent in Path(pattern).parents:
             self._names.pop(f"{parent}/", None)
@@ -148,15 +150,15 @@ class Writes:
 
     def note_reading(self, path: Any) -> None:
         """A file is opened for reading, which an earlier run may have written."""
-        if not self._earlier or (whole := self._whole(path)) is None:
+        if not self._earlier or (file := self._absolute(path)) is None:
             return
-        name = str(self._shown(whole))
-        if _pattern(str(whole)) in self._earlier and _pattern(name) not in self._names:
+        name = str(self._shown(file))
+        if _pattern(str(file)) in self._earlier and _pattern(name) not in self._names:
             self._reread.setdefault(_pattern(name), name)
 
     @property
     def reread(self) -> list[str]:
-        """Such files as the earlier run wrote that this one has read, and not written before."""
+        """Files that an earlier run wrote and this one has read, and had not written before."""
         return list(self._reread.values())
 
     def found(self) -> list[str]:
@@ -179,23 +181,23 @@ def watch(recording: Path, earlier: Iterable[str] = ()) -> None:
 
 
 def note(path: Any) -> None:
-    """A file is written by what Python is not told of."""
+    """Note a file that code writes without Python's `open`, as C++ does."""
     if _writes is not None:
         _writes.note(path)
 
 
 def reread() -> list[str]:
-    """As in `Arm` of the manifest."""
+    """The field `reread` of `Arm` in the manifest."""
     return [] if _writes is None else _writes.reread
 
 
 def found() -> list[str] | None:
-    """As in `RankManifest`; None if nobody watches."""
+    """The field `writes` of `RankManifest`; None if `watch` was not called."""
     return None if _writes is None else _writes.found()
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    """Of whatever Python audits; what it raised would be raised by the script."""
+    """Python's audit hook, called for every audited event: notes opened files and made folders. Never raises."""
     if event not in ("open", "os.mkdir") or _writes is None:
         return
     with suppress(Exception):

@@ -31,7 +31,7 @@ _OCCUPIED = "the script records itself with torch.profiler; run it without, or a
 
 
 class Session:
-    """What one process records. `step_ended(number)` moves it on; it raises nothing."""
+    """The recording of one process: a course, `_whole`, that `step_ended(number)`, which never raises, moves on."""
 
     def __init__(
         self, part: Part, plan: Plan, here: Place, epochs: Epochs | None = None, stepped: Stepped = tuple
@@ -53,20 +53,20 @@ class Session:
         self.notes: list[str] = []
         self.screening: Screening | None = None
         self._stepped = stepped
-        self._finished = self._broken = False
-        self._fetched = self._own_ns = self._more = 0
+        self._finished = self._broken = False  # Nothing is left to do; what is timed or recorded must begin again.
+        self._fetched = self._own_ns = self._more = 0  # Bytes a step; Clock.own_ns; steps to time after recordings.
         self._timing: Clock | None = None
         self._cycle = Cycle(plan.every, plan.long_step)
         self._course = self._whole()
 
     def join(self) -> bool:
-        """Take part as this rank. False if another process is recorded as it already, of this command or another."""
+        """Claim this rank for the process. False if another process has it, of this command or another."""
         board, name = Board(self._part.shared), f"rank{self.here.rank}"
         first, again = board.claim(name, self._part.name), board.claimed(name) == self._part.name
         if first or again:
             self.board.post(name if first else f"ignored.{os.getpid()}")
         else:
-            self._leave_the_place()
+            self._refuse()
         self._ranks.join(self._part.run if first else AGAIN if again else NONE)
         return first
 
@@ -89,18 +89,18 @@ class Session:
         return self._finished
 
     def note(self, sentence: str) -> None:
-        """Something the user should know, once."""
+        """Have the report tell the user this sentence, once however often it is noted."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
     def make_way(self) -> None:
-        """The script's own profiler is about to start: ours stops at once, and tries again later."""
+        """The script's own profiler is about to start: stop ours, and drop its recording, which is made again later."""
         if self.recordings.abandon():
             self._broken = True
             self.note("The script's own profiler started during a recording, so diagnose recorded again afterwards.")
 
     def stop(self) -> None:
-        """The process ends: keep what has been recorded so far, if it holds a whole step to use."""
+        """The process ends: keep the open recording if it has two steps, and an arm's step times if they are enough."""
         made = self.recordings.open
         if made is not None and made.clock.steps >= 2 and made.kind not in self.recordings.kept:
             self.recordings.keep(made.clock.steps)
@@ -112,7 +112,7 @@ class Session:
             self._course.close()
 
     def record_window(self, seconds: float) -> None:
-        """Record a stretch of time without steps. Raises what the profiler raises."""
+        """Record a stretch of time without steps, while this thread sleeps. Raises what the profiler raises."""
         self.note("diagnose found no steps, so it recorded a stretch of time. Mark steps with diagnose.record.")
         if not turns.take():
             return self.note(f"Recording stopped: {_OCCUPIED}.")
@@ -132,11 +132,11 @@ class Session:
         tried("the end of a recording", self.recordings.abandon)
 
     def _whole(self) -> Course[None]:
-        """All phases; a rank that cannot record waits for the others to end all the same."""
+        """The course of this rank. One that cannot record, or fails, waits for the others to end all the same."""
         run = yield from self._ranks.joined()
         if run == NONE:
             (self._part.shared / f"rank{self.here.rank}.claim").unlink(missing_ok=True)
-            self._leave_the_place()
+            self._refuse()
             return
         if run != self._part.run:
             self._ranks.write_elsewhere()
@@ -154,12 +154,13 @@ class Session:
         yield from self._ranks.end(self.plan.patience_s, self.note)
         self._finished = True
 
-    def _leave_the_place(self) -> None:
+    def _refuse(self) -> None:
         self.board.post(REFUSED)
         (self._part.work / LEFT).touch()
         self.refused, self.may_end, self._finished = True, False, True
 
     def _phases(self) -> Course[None]:
+        """Warm up, time steps, screen switches if asked to, and make all recordings if this rank is to be recorded."""
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         self.epochs.steady(2 * WINDOW)
@@ -195,7 +196,7 @@ class Session:
         yield from self._alone("second timing without a profiler", self._timed_again())
 
     def _screened(self) -> Course[None]:
-        yield from self._alone_with_the_profiler()
+        yield from self._no_other_profiler()
         live = self._part.work / LIVE if self._ranks.leads else None
         self.screening = Screening(
             self.plan, self._ranks, lambda: self._number, self._stepped, self.epochs, self._cycle, live
@@ -203,7 +204,7 @@ class Session:
         yield from self.screening.course()
 
     def _warmed_up(self) -> Course[int]:
-        """Until steps are steady. Only the leader judges; to it, how many steps to time without a profiler."""
+        """Wait until steps are steady. Returns how many to time without a profiler; 0 on all ranks but the leader."""
         if not self._ranks.leads:
             return 0
         while True:
@@ -222,8 +223,9 @@ class Session:
                     return usual if self.plan.timed is None else max(self.plan.timed, clock.fitting(self.plan.timed_s))
 
     def _timed(self, steps: int) -> Course[None]:
+        """Time steps without a profiler, again from the first if disturbed; find the cycle of long steps in them."""
         while True:
-            yield from self._alone_with_the_profiler()
+            yield from self._no_other_profiler()
             clock, competing_threads = Clock(self._number + 1, by_phase=True), CompetingThreads()
             self._timing = clock
             if (yield from self._ticked(clock, steps)):
@@ -240,16 +242,16 @@ class Session:
         self.found["loop"] = owner()
 
     def _timed_again(self) -> Course[None]:
-        """Some more steps without any profiler, which tell whether the run's pace has changed meanwhile."""
+        """Time some more steps without any profiler, to see whether steps have become slower or faster meanwhile."""
         wait = self._cycle.wait if self._more else None
         steps = yield from self._ranks.begin("unprofiled_after", self._more, wait)
-        yield from self._alone_with_the_profiler()
+        yield from self._no_other_profiler()
         clock = Clock(self._number + 1)
         if (yield from self._ticked(clock, steps)) and steps:
             self.found["unprofiled_after"] = clock.timed()
 
     def _ticked(self, clock: Clock, steps: int) -> Course[bool]:
-        """Whether so many steps could be timed, one after the other and without a profiler."""
+        """Time so many steps. False if their numbers had a gap, or the script's own profiler started before that."""
         self._broken = False
         while clock.steps < steps and not self._broken and not turns.foreign:
             yield
@@ -257,7 +259,7 @@ class Session:
         return clock.steps >= steps
 
     def _alone(self, part: str, course: Course[T]) -> Course[T | None]:
-        """A part without which all else can be recorded."""
+        """What a part returns; None if it failed, which is noted: all else can be recorded without it."""
         try:
             return (yield from course)
         except (RecordingEnded, RankLost, CannotRecord):
@@ -267,11 +269,8 @@ class Session:
             return None
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
-        """Record so many steps and keep them, after a single one that tells how large a recording gets.
-
-        That also warms the profiler up. It is done again where the script's own profiler broke in, and where a
-        recording fetched memory as it went. `self.recordings.open` is the one that goes on; keeping it closes it.
-        """
+        """Record a single step, for the size of a trace and to warm up the profiler; then so many, and keep these.
+        Up to ATTEMPTS times, if the script's own profiler breaks in, or the recording fetches memory as it goes."""
         for _ in range(ATTEMPTS):
             yield from self._apart()
             if not (fitting := (yield from self._fitting(kind, steps))):
@@ -294,7 +293,7 @@ class Session:
             self.note(f"There is no {kind.replace('_', ' ')} recording: the script's own profiler kept starting.")
 
     def _agreed(self, kind: str, steps: int, fitting: int) -> Course[int]:
-        """How many steps all ranks record from now on; 0 where the leader leaves that recording out."""
+        """How many steps all ranks record, at most `fitting`; 0 where the leader leaves that recording out."""
         if fitting < steps:
             most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
             self.note(f"The {kind.replace('_', ' ')} recording has {fitting} steps, as more would not fit {most}.")
@@ -302,7 +301,7 @@ class Session:
         return (yield from self._ranks.begin(kind, min(steps, fitting), self._cycle.wait, later))
 
     def _fitting(self, kind: str, steps: int) -> Course[int]:
-        """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
+        """How many steps fit `most_bytes`, by recording a single one, at least 2; 0 if that was interrupted."""
         if self.plan.tracer_of(kind) == "nsys":
             return steps  # It does not say how large its reports get.
         probe = yield from self._begun(kind)
@@ -316,20 +315,20 @@ class Session:
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self._part.work), 1))
 
     def _settles(self, made: OpenRecording, steps: int, fitting: int) -> bool:
-        """Whether a recording goes on, as its recorder still becomes faster: on GPUs, where its length is free."""
+        """Whether to record one more step as steps still get faster: on GPUs, where ranks and cycles set no length."""
         free = self._ranks.alone and self._cycle.every == 1 and made.clock.steps < fitting
         return free and uses_gpu() and made.kind in OF_TIMES and settling(made.clock, steps - 1)
 
     def _had_room(self, made: OpenRecording) -> bool:
-        """Whether a recording for times took no memory as it went; else that is fetched, for one that replaces it."""
+        """Whether the recording will do. False if it took memory as it went: that is fetched now, for another one."""
         if made.kind != "timing" or not self._ranks.alone or self.plan.tracer == "nsys":
             return True
         return make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) == 0
 
     def _begun(self, kind: str) -> Course[OpenRecording]:
-        """A recording of that kind, from now on; waits for the script's own profiler to end."""
+        """A recording of that kind that has begun, once the script's own profiler has ended."""
         while not turns.take():
-            yield from self._alone_with_the_profiler()
+            yield from self._no_other_profiler()
         made = self.recordings.begin(kind, self._number + 1)
         if turns.wanted:
             self.make_way()
@@ -338,9 +337,10 @@ class Session:
     def _apart(self) -> Course[None]:
         """Pass a step without any profiler: what one recording opens must be closed before the next (foreign.py)."""
         yield
-        yield from self._alone_with_the_profiler()
+        yield from self._no_other_profiler()
 
-    def _alone_with_the_profiler(self) -> Course[None]:
+    def _no_other_profiler(self) -> Course[None]:
+        """Wait until no profiler of the script's runs. Raises CannotRecord after FOREIGN_STEPS."""
         for _ in range(FOREIGN_STEPS):
             if not turns.foreign:
                 return

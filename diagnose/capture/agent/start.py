@@ -25,7 +25,7 @@ from .watch.watcher import Watcher
 
 MOST_EXITS = 3  # Times the script may catch the exit that ends the run; then it is left to the command that started it.
 WINDOW_S = 2.0  # The stretch of time that is recorded where no steps are found (chosen).
-BUSY = 0.1  # CPU time over time from which on a process works itself, and does not only wait for others (chosen).
+BUSY = 0.1  # CPU time over wall time from which on a process works, and does not only wait for others (chosen).
 
 
 FOUND_BY = {  # What to say if steps were found by anything but an optimizer.
@@ -62,16 +62,16 @@ class Script:
         backwards.listen_to_ends(self._backward_ended)
 
     def _optimizer_stepped(self, optimizer: object) -> None:
-        """After each optimizer step: note a new optimizer, and count the step. A fork begins anew."""
+        """After each optimizer step: note a new optimizer, and count the step. A forked process records by itself."""
         if os.getpid() != self._pid:
             self._begin()  # Forked from a process with an agent, and trains itself.
             if parent_process() is not None:  # Forked ones leave without atexit.
                 from multiprocessing.util import Finalize
 
                 Finalize(None, self._ended, exitpriority=100)
-        known = self._recorder.optimizers
-        if not known or (known[-1]() is not optimizer and not any(one() is optimizer for one in known)):
-            known.append(weakref.ref(optimizer))
+        stepped = self._recorder.optimizers
+        if not stepped or (stepped[-1]() is not optimizer and not any(ref() is optimizer for ref in stepped)):
+            stepped.append(weakref.ref(optimizer))
         self._steps.optimizer_stepped(optimizer)
         self._after_step()
 
@@ -86,7 +86,7 @@ class Script:
             self._after_step()
 
     def _after_step(self) -> None:
-        """End the run once all is recorded, as `sys.exit()` in the script would."""
+        """Fix what counts as a step once that is settled; once all is recorded, end the run as `sys.exit()` would."""
         if self._plan.watch and self._steps.fixed:
             return
         self._recorder.steps_by = self._steps.by
@@ -112,15 +112,15 @@ class Script:
             self._leave_model = None
 
     def _wait_for_steps(self, torch: ModuleType) -> None:
-        """Without any step for long, look for calls of the model, tell the user, and record a stretch of time at last.
-
-        But not in workers, nor in a launcher, which idles.
-        """
+        """Start timers: without a step by then, count calls of the model, then tell the user, then record some time.
+        Not in workers of multiprocessing, nor where the process only idles, as a launcher does."""
         if parent_process() is not None:
             return
         begun_s, pid = time.process_time(), self._pid
 
-        def after(seconds: float, act: Callable[[], None]) -> None:
+        def without_steps(seconds: float, act: Callable[[], None]) -> None:
+            """After so long call `act()` in a thread, if the process works and no step has ended."""
+
             def check() -> None:
                 busy = time.process_time() - begun_s > BUSY * seconds
                 if os.getpid() == pid and busy and not self._recorder.begun:
@@ -130,11 +130,11 @@ class Script:
             timer.daemon = True
             timer.start()
 
-        after(self._plan.calls_after_s, lambda: threads.soon(self._watch_model))
+        without_steps(self._plan.calls_after_s, lambda: threads.soon(self._watch_model))
         if self._plan.watch:
             return
-        after(self._plan.hint_after_s, self._tell_how_to_mark)
-        after(self._plan.window_after_s, lambda: self._recorder.record_window(WINDOW_S))
+        without_steps(self._plan.hint_after_s, self._tell_how_to_mark)
+        without_steps(self._plan.window_after_s, lambda: self._recorder.record_window(WINDOW_S))
 
     def _watch_model(self) -> None:
         if "made" not in self._optimizers and (model := noticed.largest()) is not None:
@@ -142,7 +142,7 @@ class Script:
 
     def _tell_how_to_mark(self) -> None:
         """Post where the training loop seems to be: the command says how to mark its steps."""
-        loop = threads.running()
+        loop = threads.training_loop()
         where = "around its loop" if loop is None else f"in {loop.file}, line {loop.line}"
         head = "for batch in batches:" if loop is None else loop.head
         Board(self._part.work).post("unfound", seconds=self._plan.hint_after_s, where=where, head=head)
@@ -165,7 +165,7 @@ class Script:
                 Board(self._part.work).post("seen", **seen)
 
     def _show_errors_without_us(self) -> None:
-        """Note how the script ends, and show its errors as they would look if it ran by itself."""
+        """Hook `sys.excepthook`: note how the script ends, and show its errors without frames of diagnose."""
         earlier = sys.excepthook
 
         def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -181,10 +181,10 @@ class Script:
         sys.excepthook = show
 
 
-def start(recording: str) -> None:
-    """Make this process ready to be recorded."""
+def start(work: str) -> None:
+    """Make this process ready to be recorded. `work`: the working folder of its part, which has the plan."""
     global _script
-    part = Part.at(Path(recording))
+    part = Part.at(Path(work))
     _script = Script(part)
     script_files.watch(part.recording, Plan.read(part).written)
 
@@ -198,14 +198,14 @@ QUIET_S = 0.5
 
 
 def _be_interrupted_once() -> None:
-    """Let no second interrupt break into the end of a script, as where a Ctrl-C reaches it from two sides."""
+    """Ignore Ctrl-C from now on: one may arrive twice, and the second would break into the end of the script."""
     here = threading.current_thread() is threading.main_thread()
     if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _wait_for_work() -> None:
-    """Let queued work end, as other ranks may be waiting for it."""
+    """Wait for the GPU, as other ranks may need its work; with a process group also QUIET_S, for its threads."""
     import torch
 
     if uses_gpu():

@@ -22,7 +22,7 @@ _asked_for: list[Any] = []  # Kept, as Python calls them when it likes.
 
 
 def soon(act: Callable[[], object]) -> None:
-    """Have `act()` called by the main thread; what it raises is lost.
+    """Have `act()` called by the main thread, a moment later; what it raises is lost.
 
     Only there may all objects be looked at: a tuple that a script is making, as of a generator, cannot be finished
     while another thread holds it too (SystemError).
@@ -66,12 +66,12 @@ def _running(own: int) -> bool:
 
 
 def _fields(thread: object) -> list[str]:
-    """From the third one of proc(5) on; none of a thread that is gone."""
+    """The fields of a thread's /proc stat (proc(5)) from its state, the third, on; empty if the thread is gone."""
     return text_of(_TASKS / str(thread) / "stat").rpartition(")")[2].split()
 
 
 class CompetingThreads:
-    """CPU time of all threads of Python but the one that trains, from now on. Only Linux tells."""
+    """The CPU time, from now on, of all threads that Python knows but the one that trains. Only on Linux."""
 
     def __init__(self) -> None:
         """Call it on the thread that trains."""
@@ -80,7 +80,7 @@ class CompetingThreads:
         self._before = _cpu_s()
 
     def found(self) -> list[dict[str, object]] | None:
-        """As in `RankManifest.python_threads`, those that compute most first; None if it cannot be known."""
+        """The value of `RankManifest.python_threads`, those that compute most first; None without /proc."""
         if self._before is None:
             return None
         spent, seconds = _cpu_s() or {}, (time.perf_counter_ns() - self._begun_ns) / 1e9
@@ -117,7 +117,7 @@ _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")  # Of any environment
 
 
 def is_library(file: str) -> bool:
-    """Whether a file, named with its whole path, is installed, Python's, or ours, rather than the user's own."""
+    """Whether a file, given by its whole path, is installed, Python's, or ours, rather than the user's own."""
     return file.startswith((*LIBRARIES, *OWN)) or _INSTALLED.search(file) is not None
 
 
@@ -134,21 +134,21 @@ OWNERS = {  # Modules that run or wrap a training's loop -> `fixes.setting.Loop`
 
 
 def owner() -> str:
-    """What owns the training loop in which this thread is."""
+    """What runs the training loop that this thread is in: a value of OWNERS, or "own" for the script itself."""
     modules = {str(frame.f_globals.get("__name__", "")) for frame in frames(sys._getframe(1))}
     met = (known for known in OWNERS if any(f"{name}.".startswith(f"{known}.") for name in modules))
     return OWNERS.get(next(met, ""), "own")
 
 
 def frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """It and those around it, innermost first."""
+    """A frame, its caller, and so on: innermost first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def line_of(frame: FrameType) -> int:
-    """The line that runs; from Python 3.11 on none is known at times: then the first of its function."""
+    """The line that runs; where Python (from 3.11 on) knows none, the first line of its function."""
     return frame.f_lineno or frame.f_code.co_firstlineno
 
 
@@ -160,10 +160,10 @@ class Loop(NamedTuple):
     head: str  # Its first line as it stands, as in `for batch in batches:`.
 
 
-def running() -> Loop | None:
-    """The loop of the user's own files that the main thread is in, at most of some moments; None if there is none.
+def training_loop() -> Loop | None:
+    """The loop in the user's own files in which the main thread is most often, of LOOP_LOOKS looks; None if in none.
 
-    It is the innermost one that calls the model, as that may have loops of its own.
+    Of nested loops it is the innermost one that calls the model, as the model may have loops of its own.
     """
     seen = Counter[Loop | None]()
     for _ in range(LOOP_LOOKS):

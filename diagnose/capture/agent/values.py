@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from .alone import MOST_S, capturing, failed, whole
+from .alone import MOST_S, capturing, failed, written_name
 from .contents import Contents, Counts, Op, Unknown, described, is_one_number, plain, some_of, tensors_in
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ MOST_EDGES = 2_000_000  # From ops to those that made what they take (chosen): 3
 
 
 def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
-    """Look at the next two steps, and write what was seen into a file; to its name, or None if there is nothing."""
+    """A course: look at the next two steps, and write a file. Returns its name; None if nothing could be seen."""
     values = Values()
     leave: Callable[[], None] | None = None
     with suppress(AttributeError, ImportError):  # Of an older torch.
@@ -40,14 +40,12 @@ def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
         yield
     finally:  # The training may end before.
         leave()
-    return whole(target, values.write)
+    return written_name(target, values.write)
 
 
 def _entered(values: Values) -> Callable[[], None] | None:
-    """A mode of this thread, and of the backward passes that it begins; to what leaves it.
-
-    None where the script has a mode of its own, and where it compiles: what is compiled calls no ops.
-    """
+    """Enter a mode that shows `values` all ops of this thread and of its backward passes. Returns what leaves it.
+    None, and no mode, where the script has a mode of its own, and where it compiles: what is compiled calls no ops."""
     from torch.utils import _python_dispatch
 
     class Mode(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]
@@ -74,14 +72,14 @@ def _entered(values: Values) -> Callable[[], None] | None:
 
 class _Call(NamedTuple):
     op: Op
-    at: int  # Its position.
+    at: int  # The position of this call among all.
     key: object | None  # None if nothing can be compared with it.
-    tensors: list[Any]
-    written: list[Any]
+    tensors: list[Any]  # All that it takes.
+    written: list[Any]  # Those of them that it writes to.
 
 
 class Values:
-    """Ops that were called, by the names of `trace.model.ValueGraph`."""
+    """Calls of ops in two steps, in the columns of `trace.model.ValueGraph`: one element for each call, or edge."""
 
     def __init__(self) -> None:
         import torch
@@ -94,9 +92,9 @@ class Values:
         self._ops: dict[Any, Op] = {}
         self._threads: dict[int, int] = {}
         self._names: dict[str, int] = {}
-        self._first: dict[int, int] = {}  # Of each value the op that made it first.
-        self._samples: list[str] = []  # Of each op the sizes and some elements of its result.
-        self._written_by: dict[int, list[int]] = {}  # Of each op those that wrote to its result.
+        self._first: dict[int, int] = {}  # Of each value's number the first call that made it.
+        self._samples: list[str] = []  # Of each call the sizes and some elements of its result.
+        self._written_by: dict[int, list[int]] = {}  # Of each call those that wrote to its result.
         self._name: list[int] = []
         self._thread: list[int] = []
         self._step: list[int] = []
@@ -107,7 +105,7 @@ class Values:
         self._used: list[int] = []
 
     def called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The script calls an op. Raises only what that raises."""
+        """Call an op for the script, note it, and return its result. Raises only what the op raises."""
         call = self._tried(self._begun, func, args, kwargs)
         made = func(*args, **kwargs)
         if call is not None:
@@ -115,10 +113,8 @@ class Values:
         return made
 
     def _tried(self, what: Callable[..., T], *given: Any) -> T | None:
-        """What fails here must not fail the script, nor wait for a device while a CUDA graph is captured.
-
-        A process that was forked in the meantime, such as a worker of a loader, has the mode as well.
-        """
+        """What `what(*given)` returns; None once anything failed or was slow, or while a CUDA graph is captured.
+        A process that was forked in the meantime, such as a worker of a loader, has the mode as well."""
         self.failed |= os.getpid() != self._process or capturing()
         if self.failed:
             return None
@@ -135,7 +131,7 @@ class Values:
             return None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
-        """Note an op that begins, and which ops filled what it takes; None if it only marks a range."""
+        """Note a call that begins, and which calls filled what it takes; None if the op only marks a range."""
         if (op := self._ops.get(func)) is None:
             op = self._ops[func] = described(func, self.torch)
         if op.name.startswith("profiler::"):  # It only marks a range.
@@ -163,7 +159,7 @@ class Values:
         return _Call(op, at, key if op.comparable else None, tensors, written)
 
     def _ended(self, call: _Call, made: Any) -> None:
-        """Note what an op made: the first op with the same value, if samples look alike, and what it wrote to."""
+        """Note what a call made, what it wrote to, and the first call with the same value, if samples are equal."""
         at, contents = call.at, self._contents
         results = list(tensors_in([made], self.torch))
         new = [result for result in results if contents.is_new(result)]
@@ -185,8 +181,8 @@ class Values:
     def _can_be_left_out(self, at: int) -> bool:
         """Whether the earlier equal result could be used: both are written to with equal values, or not at all."""
         of_both = (self._written_by.get(one, []) for one in (at, self._same[at]))
-        mine, others = ([self._same[one] if self._same[one] >= 0 else one for one in by] for by in of_both)
-        return mine == others
+        own, earlier = ([self._same[one] if self._same[one] >= 0 else one for one in by] for by in of_both)
+        return own == earlier
 
     def _repeats(self) -> list[int]:
         """By op, 1 if its result looks like that of the same call of that op in the step before, else 0."""
@@ -199,7 +195,7 @@ class Values:
         return repeats
 
     def write(self, target: Path) -> bool:
-        """Into a file, if there is something to write. Lets go of all memory."""
+        """Write the file unless something failed or no op was called; whether it did. Lets go of all memory."""
         self._contents.forget()
         if self.failed or not self._name:
             return False

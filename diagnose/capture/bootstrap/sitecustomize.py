@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def load_agent(recording: str) -> None:
-    """Under a name of its own, as the process need not have `diagnose` installed."""
+    """Import and start the agent: under a name of its own, as the process need not have `diagnose` installed."""
     folder = Path((HERE / "agent.txt").read_text(encoding="utf-8"))
     if not folder.is_dir():
         raise FileNotFoundError(f"install torch-diagnose on this machine too; it has no {folder}")

@@ -44,13 +44,13 @@ class Tensor(Struct, frozen=True):
 
     @property
     def stored(self) -> int:
-        """Elements of the memory under it."""
+        """Elements of the memory under it, gaps between strides included."""
         last = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
         return last + 1 if math.prod(self.shape) else 0
 
     @property
     def bytes(self) -> int:
-        """Of its memory."""
+        """Bytes of the memory under it, gaps between strides included."""
         return self.stored * int(self.dtype.itemsize)
 
 
@@ -84,7 +84,7 @@ def laid_out(shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] = ()) 
 
 
 def packed(shape: tuple[int, ...], inner_first: list[int]) -> tuple[int, ...]:
-    """Strides without gaps, of dimensions in this order."""
+    """Strides without gaps; `inner_first`: the dimensions in their order in memory, the fastest first."""
     strides, step = [0] * len(shape), 1
     for at in inner_first:
         strides[at], step = step, step * max(shape[at], 1)
@@ -92,7 +92,7 @@ def packed(shape: tuple[int, ...], inner_first: list[int]) -> tuple[int, ...]:
 
 
 def narrowed(some: Any, words: list[str]) -> Any:
-    """An input in the type that a change asks for."""
+    """An input in the type that the change's words name, if any does and the input has floating-point numbers."""
     to = next((getattr(torch, _AFTER[word]) for word in words if word in _AFTER), None)
     if isinstance(some, list):
         return [narrowed(one, words) for one in some]
@@ -121,13 +121,14 @@ def padded(given: list[Any]) -> list[Any]:
 
 
 def tensors_of(values: Iterable[Any]) -> list[Tensor]:
-    """Those among arguments."""
+    """The tensors among these arguments, and in lists among them."""
     every = (one for value in values for one in (value if isinstance(value, list) else [value]))
     return [one for one in every if isinstance(one, Tensor)]
 
 
 def filled(device: torch.device, one: Tensor, below: int, signs: bool) -> Any:
-    """A tensor with numbers of a usual size: none near 0, as subnormal ones take longer."""
+    """A real tensor: of integers less than `below`, of floats from 0.5 to 1.5, or of floats 1 and -1 (`signs`); none
+    near 0, as subnormal numbers take longer."""
     python = not one.shape and one.dtype in (torch.float64, torch.int64)  # So torch writes numbers of Python.
     where, size = "cpu" if python else device, max(one.stored, 1)
     if one.dtype is torch.bool:

@@ -72,7 +72,7 @@ def say(line: dict[str, object]) -> None:
 
 
 class Flags(Struct, frozen=True):
-    """What libraries of a GPU may do."""
+    """What libraries of a GPU may do, as torch.backends has it."""
 
     matmul_tf32: bool
     cudnn_tf32: bool
@@ -80,12 +80,12 @@ class Flags(Struct, frozen=True):
     deterministic: bool
 
     def after(self, words: list[str]) -> Flags:
-        """As a change leaves them."""
+        """The flags after a change, by its words."""
         tf32, benchmark = "tf32" in words, self.benchmark or "searched" in words
         return Flags(self.matmul_tf32 or tf32, self.cudnn_tf32 or tf32, benchmark, self.deterministic)
 
     def set(self) -> None:
-        """Let them hold from now on."""
+        """Set them in torch, from now on."""
         torch.backends.cuda.matmul.allow_tf32 = self.matmul_tf32
         torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
         torch.backends.cudnn.benchmark = self.benchmark
@@ -93,10 +93,8 @@ class Flags(Struct, frozen=True):
 
 
 def compared(device: torch.device, one: dict[str, str], change: str, flags: Flags) -> dict[str, object]:
-    """What an op takes at least, as it is and after a change: whatever else a machine does makes it longer.
-
-    Both are called in turn, so that clocks and neighbours are the same. Raises CannotTime.
-    """
+    """The shortest time of an op as it is and after a change, in ns: whatever else a machine does makes it longer.
+    Both are called in turn, so that clocks and neighbours are the same. Raises CannotTime."""
     words, before, after = change.split("+"), list[float](), list[float]()
     sides = []
     for changed, holds, times in ((list[str](), flags, before), (words, flags.after(words), after)):
@@ -112,18 +110,20 @@ def compared(device: torch.device, one: dict[str, str], change: str, flags: Flag
 
 
 def _enough(before: list[float], after: list[float], spent_ns: int) -> bool:
+    """Whether to stop: after LONG_NS or MOST runs if the quickest agree, else after LONGER times LONG_NS."""
     if len(after) < FEWEST or (len(after) < MOST and spent_ns < LONG_NS):
         return False
     return spent_ns >= LONGER * LONG_NS or max(_spread(before), _spread(after)) <= STEADY
 
 
 def _spread(took: list[float]) -> float:
-    """By which share the quickest quarter of the runs differ."""
+    """By which share the slowest of the quickest quarter of the runs differs from the quickest."""
     return (sorted(took)[len(took) // 4] - min(took)) / max(min(took), 1.0)
 
 
 def timer(device: torch.device, call: Call) -> Callable[[], float]:
-    """Takes the time of a call in ns, by events on a GPU, by the clock on the CPU; the call is warm."""
+    """A function that runs a call once and returns its ns: of the GPU's work alone, by events, with a cold L2 cache; on
+    the CPU by the clock. The call is warmed up here."""
     cache = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device) if device.type == "cuda" else None
     flushes = 1
 
@@ -192,7 +192,8 @@ def updating(device: torch.device, one: dict[str, str], words: list[str]) -> Cal
 
 
 def written_out(device: torch.device, one: dict[str, str], words: list[str], given: list[Any]) -> Call:
-    """Attention as matmul, softmax and matmul, or as the fused op. Raises CannotTime."""
+    """A call of attention as matmul, softmax and matmul, or as the fused op if `words` has "fused"; for another op than
+    ATTENTION, of its backward pass alone. Raises CannotTime."""
     if [len(some.shape) for some in given if isinstance(some, Tensor)] != [3, 3, 3] or len(given) != 3:
         raise CannotTime("its queries, keys and values were not recorded")
     (batch, queries, size), keys = given[0].shape, given[1].shape[1]
@@ -215,10 +216,10 @@ def backward_of_attention(device: torch.device, one: dict[str, str], words: list
     overload = next(calls.overloads(one["op"], len(given)), None)
     if overload is None:
         raise CannotTime("torch has no such op")
-    told = calls.fitted(overload, given)
-    mask = told.get("attn_mask") or told.get("attn_bias")
-    how = {"dropout_p": told["dropout_p"], "is_causal": told["is_causal"], "scale": told.get("scale")}
-    some = [told[name] for name in ("query", "key", "value")]
+    recorded = calls.fitted(overload, given)
+    mask = recorded.get("attn_mask") or recorded.get("attn_bias")
+    how = {"dropout_p": recorded["dropout_p"], "is_causal": recorded["is_causal"], "scale": recorded.get("scale")}
+    some = [recorded[name] for name in ("query", "key", "value")]
     calls.ask(device, 4 * calls.sizes(some))
     tensors = [filled(device, tensor, 0, signs=False) for tensor in some]
     masking = None if mask is None else filled(device, mask, 0, signs=False)

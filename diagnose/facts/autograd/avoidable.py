@@ -86,7 +86,7 @@ class Recompute(Struct, frozen=True):
     between: tuple[tuple[int, Intervals], ...]  # What runs between ops of a piece, mostly Python: thread and times.
     host_ns: int  # From the first op of each piece to the end of its last, per step.
     pieces: float  # Nodes that run a piece of the forward pass again, per step.
-    bytes: int | None  # Of the first inputs of these ops, per step: about what would be kept instead; None unknown.
+    bytes: int | None  # Of the first inputs of these ops, per step: about what would be kept instead; None: no shapes.
 
 
 @fact
@@ -162,7 +162,7 @@ class TableGradients(Struct, frozen=True):
     """Dense gradients of tables of one shape, of which a pass reads a few rows only."""
 
     shape: Shape
-    rows: int  # As many as a pass reads at most.
+    rows: int  # The most ids that one lookup takes: a pass reads no more rows of a table.
     back: Work  # What makes the gradients.
     updated: Work  # What updates the tables, and only them.
     listed: Work  # What updates lists of weights, the tables among them; empty where no such share is known.
@@ -184,7 +184,7 @@ def table_gradients(facts: Facts) -> tuple[TableGradients, ...]:
     products = ops.where(named(facts, ops.ids, *_PRODUCTS))
     multiplied = {tensor.shape for given in inputs_of(facts, products.ids) for some in given for tensor in some}
     dense = ops.where(named(facts, ops.ids, _DENSE))
-    sizes = _filled(facts, dense)
+    sizes = _largest_filled(facts, dense)
     if sizes and not any(sizes):
         raise _NO_SIZES
     groups: dict[Shape, list[tuple[int, int]]] = {}
@@ -243,7 +243,7 @@ def _looked_up(facts: Facts, made: HostSpans) -> Site | None:
     return next((site for site in sites_of(facts, lookups.ids[own]) if site is not None), None)
 
 
-def _filled(facts: Facts, spans: HostSpans) -> list[Shape | None]:
+def _largest_filled(facts: Facts, spans: HostSpans) -> list[Shape | None]:
     """The shape of the largest tensor that is filled within each of these ops; None if that was not recorded."""
     fills = host_spans(facts, SpanKind.OP, named=lambda name: name in _FILLS)
     found: list[Shape | None] = [None] * len(spans.ids)

@@ -41,7 +41,7 @@ class BackwardNodes(Struct, frozen=True):
 
     @property
     def first(self) -> IntArray:
-        """The first node of each pass. Shape (passes,)."""
+        """Position of the first node of each pass. Shape (passes,)."""
         return np.flatnonzero(np.diff(self.passed, prepend=-1))
 
 
@@ -96,7 +96,7 @@ def made_nodes(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
 
 
 def nodes_of(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
-    """Of each node that one of these ops of a thread, none inside another, has made: position of the op, and its own.
+    """For each node made by one of these ops of a thread, none inside another: position of the op, and of the node.
 
     Positions are those in `ops` and in `backward_nodes`. Raises Missing like those.
     """
@@ -112,7 +112,7 @@ def nodes_of(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
 
 
 def backward_ops(facts: Facts, ops: HostSpans) -> IntArray:
-    """The nodes of backward passes that such ops have made; none where no passes were recorded."""
+    """Ids of the nodes that these ops of one thread, none inside another, made; none if no passes were recorded."""
     nodes = optional(backward_nodes, facts)
     return ops.ids[:0] if nodes is None else nodes.spans.ids[nodes_of(facts, ops)[1]]
 
@@ -129,7 +129,7 @@ class Dataflow(Struct, frozen=True):
     computes: Mask  # Where its op makes something new, and does not collect or cut out what is there.
 
     def needs(self, step: int, begins: Sequence[int]) -> float | None:
-        """Of what rounds in a row compute the share that needs the round before; None if that is not known.
+        """Share of the nodes that compute, of rounds in a row, that need the round before; None if that is not known.
 
         `step` is the position of the used step, `begins` are the numbers of the first op of each round.
         """
@@ -199,7 +199,7 @@ def optimizer_of(facts: Facts, nodes: BackwardNodes) -> IntArray:
 
 
 def _first_numbers(facts: Facts, number: IntArray, kinds: list[str]) -> IntArray:
-    """Of each used step the number of its first node; -1 where its nodes are not like those of the graph."""
+    """The number of the first node of each used step; -1 where its nodes are not like those of the graph."""
     nodes = backward_nodes(facts)
     ids = nodes.spans.ids[nodes.key >= 0]
     recorded, step = op_column(facts, "sequence", ids), used_step(facts, ids)

@@ -1,4 +1,4 @@
-"""Do ranks that do the same compute alike, and stages of a pipeline? Who computes more is waited for by all others."""
+"""Do ranks with the same work compute for equally long, and stages of a pipeline? All others wait for the longest."""
 
 from functools import reduce
 from itertools import pairwise
@@ -17,60 +17,60 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import RECV, SEND, Job, Pipeline, Work
 from diagnose.trace.model import Peers
 
-MOST_STEPS = 0.5  # A rank is late if it comes last in more of the steps.
+MOST_STEPS = 0.5  # Share of the steps; a rank that comes last in more of them is late.
 MORE_WORK = 0.25
-"""A rank that computes longer does the same work if others would take so little of that longer for its kernels' threads
-(our choice)."""
-COVERED = 0.5  # Of the others' computing, that has to be of kinds of work that the longest rank has, too (our choice).
+"""Work counts as the same where the sizes of the longest rank's kernels or ops explain at most this share of its longer
+computing (our choice)."""
+COVERED = 0.5  # Share of the others' computing that must be in kinds of work that the longest rank has (our choice).
 
 
 class LateHost(Struct, frozen=True):
     """A rank that keeps the others waiting while it does not compute: its host, or an idle device."""
 
     rank: int
-    ns: int  # Per step, of that rank.
-    others_ns: int  # Of the one of those that do the same that takes longest for it.
-    share: float  # Of the steps in which no other takes as long.
-    why: TimeCause | None  # What its host does for most of the time that the others do not need; None unknown.
-    keep: Times  # What is left of it if that rank takes as long as the others. Shape (ranks, steps).
+    ns: int  # Its own time without computing, per step.
+    others_ns: int  # The same of whichever other rank with the same work takes longest in each step; mean.
+    share: float  # Of the steps in which its own time, and that without computing, are the longest.
+    why: TimeCause | None  # What fills at least half of its excess; None unknown, as of all but the facts' own rank.
+    keep: Times  # Factor on each rank's own time without computing if it takes as long as `others_ns`. (ranks, steps)
 
 
 class Balance(Struct, frozen=True):
-    """How much longer the rank that computes longest does so than those that do the same, per step."""
+    """By how much the rank that computes longest exceeds the ranks with the same work. Times are means per step."""
 
     complete: bool  # All ranks of the job were recorded, as far as is known.
-    longest: int  # The rank that exceeds the mean of those that do the same by most, over all steps.
+    longest: int  # The rank that exceeds the mean of those with the same work by most, over all steps.
     longest_share: float  # Share of the steps in which it does.
     longest_ns: int  # Computing of that rank.
-    mean_ns: int  # Computing of all that do the same as it, on average.
-    others_ns: int  # Computing of the one of these, without it, that computes longest in each step.
-    same_work: bool  # The longest one's kernels or ops surely do no more than the others': its device is slower.
-    more_work: float | None  # How many times as much they are asked to do as the others', on average.
+    mean_ns: int  # Computing of all ranks with the same work, on average.
+    others_ns: int  # Computing of whichever other one of these computes longest in each step.
+    same_work: bool  # The longest one's kernels or ops surely do no more than the others'; False if unknown.
+    more_work: float | None  # How many times as long the others would take for the sizes of its work; None unknown.
     shares_batch: bool  # The longest one holds a part of the same layers as those it exceeds (tensor parallelism).
     exchanges: bool  # Ranks hold experts or shards of embeddings, and send each other rows by all-to-all.
     surely: bool  # It exceeds the others by more than chance, and by more than equal ranks differ.
     always_ns: int  # By how much that rank exceeds the mean over all steps.
     excess_ns: int  # By how much the longest one of each step, whichever that is, exceeds the mean.
-    own_ns: int  # What those that do the same take by themselves, on average.
+    own_ns: int  # Own time (computing or on the host, not held up by others) of all with the same work, on average.
     late: LateHost | None  # The rank whose host surely keeps the others waiting.
     on_cpu: bool
-    noise: float  # Share of what a rank takes by itself by which equal ranks differ.
-    balanced_load: Times  # What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps).
+    noise: float  # Share of a rank's own time by which equal ranks differ.
+    balanced_load: Times  # Factor on each rank's computing if work is dealt out evenly. Shape (ranks, steps).
     without_straggler: Times  # The same if the longest one computes for no longer than the others.
 
     @property
     def holds_more(self) -> bool:
-        """Ranks hold different experts or tables, and what rows ask of these may differ."""
+        """Whether ranks may have different amounts of work, as they hold different experts or shards of embeddings."""
         return self.exchanges and not self.same_work
 
     @property
     def shared_cores(self) -> bool:
-        """Known that ranks compute on the same cores."""
+        """Whether ranks are known to compute on the same cores."""
         return self.noise >= SHARED_NOISE
 
     @property
     def in_turn(self) -> bool:
-        """Now one rank, now another exceeds the mean by more than equal ranks differ."""
+        """Whether now one rank, now another exceeds the mean by more than equal ranks differ."""
         return self.excess_ns - self.always_ns > self.noise * self.own_ns
 
 
@@ -78,10 +78,10 @@ class Balance(Struct, frozen=True):
 def balance(facts: Facts) -> Balance | None:
     """Computing on all ranks in the steps that all of them use; None if no two do the same, or the run has one rank.
 
-    Raises Missing like peers, if it is not known which stage of a pipeline ranks are, and if they differ by much in a
-    single step.
+    Raises Missing like peers, if it is not known which stage of a pipeline ranks are, and if ranks differ by much but
+    only a single step is known.
     """
-    if _alone(facts):
+    if _is_only_rank(facts):
         return None
     others = peers(facts)
     alike = _kinds_of_ranks(others.job)
@@ -128,15 +128,17 @@ def balance(facts: Facts) -> Balance | None:
 
 
 def _means(taken_ns: Times, alike: IntArray) -> Times:
-    """Of the ranks that do the same as each. Shape (ranks, steps)."""
+    """For each rank the mean over all ranks with the same work, itself included. Shape (ranks, steps)."""
     return np.stack([taken_ns[alike == role].mean(axis=0) for role in alike])
 
 
 def _rest(alike: IntArray, one: int) -> IntArray:
+    """Positions of the other ranks with the same work as the rank at position `one`."""
     return np.flatnonzero((alike == alike[one]) & (np.arange(len(alike)) != one))
 
 
 def _most_of_others(taken_ns: Times, alike: IntArray, one: int) -> Times:
+    """The longest time of `_rest` in each step. Shape (steps,)."""
     most: Times = taken_ns[_rest(alike, one)].max(axis=0)
     return most
 
@@ -144,7 +146,7 @@ def _most_of_others(taken_ns: Times, alike: IntArray, one: int) -> Times:
 def _late(
     facts: Facts, others: Peers, alike: IntArray, own_ns: Times, other_ns: Times, usual: float
 ) -> LateHost | None:
-    """The rank that comes last because of what it does besides computing, if there surely is one.
+    """The rank that comes last in most steps because of what it does besides computing; None if none surely does.
 
     `own_ns`: what each rank takes by itself in each step; `other_ns`: what of that is not computing.
     """
@@ -170,14 +172,14 @@ def _late(
 
 
 def _why(facts: Facts, more_ns: float) -> TimeCause | None:
-    """What this rank's host does for at least half of the time that it takes longer than others."""
+    """The activity that this rank's host spends longest on; None if that is less than half of its excess, `more_ns`."""
     parts = {one: ns for one, ns in host_time(facts).parts.items() if one not in _USUAL}
     most = max(parts, key=lambda part: parts[part])
     return most if parts[most] >= 0.5 * more_ns else None
 
 
 _USUAL = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.OTHER_RANK, TimeCause.HOST_NOT_RECORDED)
-"""What every rank's host does for long."""
+"""What every rank's host does for long, and which is no reason to be late."""
 
 
 def _operations(job: Job) -> set[str]:
@@ -185,7 +187,7 @@ def _operations(job: Job) -> set[str]:
 
 
 def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
-    """Whether this rank exchanges activations, with ranks of which the longest exceeds the others."""
+    """Whether the longest is one of the ranks that exchange activations with this one, and surely exceeds them."""
     if optional(collective_table, facts) is None:
         return False
     table, role = collective_table(facts), optional(roles, facts)
@@ -202,7 +204,7 @@ def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
 
 
 def _kinds_of_ranks(job: Job) -> IntArray:
-    """Ranks of one number do the same: those of one stage of a pipeline, else all. Shape (ranks,)."""
+    """A number per rank, equal for the same work: that of ranks with the same pipeline stages, else of all. (ranks,)"""
     stages_of = {rank: _stages_of(pipeline, rank) for pipeline in job.pipelines for rank in pipeline.ranks}
     numbers: dict[tuple[int, ...], int] = {}
     return np.array([numbers.setdefault(stages_of.get(rank, ()), len(numbers)) for rank in job.ranks], dtype=np.int64)
@@ -226,13 +228,13 @@ def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
 
 
 def _of_kinds(work: Work, kinds: IntArray) -> Times:
-    """Size and time of each kind. Shape (2, kinds)."""
+    """(size, ns) of these kinds, all of which `work` has, per step. Shape (2, kinds)."""
     order = np.argsort(work.kind)
     at = order[np.searchsorted(work.kind[order], kinds)]
     return np.stack((work.size[at], work.ns[at]))
 
 
-def _alone(facts: Facts) -> bool:
+def _is_only_rank(facts: Facts) -> bool:
     """Whether nothing says that there are other ranks: neither the recording, nor any collective in it."""
     rank, table = facts.rank, optional(collective_table, facts)
     told = max(rank.provenance.world_size or 0, rank.context.rank.world_size if rank.context else 0)
@@ -242,7 +244,7 @@ def _alone(facts: Facts) -> bool:
 def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
     """Whether ranks send to each other, and it is not known which stage of which pipeline each is.
 
-    Kernels of transfers are called like those of an all-to-all.
+    NCCL gives kernels of transfers and of an all-to-all one name: where an all-to-all runs, that name says nothing.
     """
     sent, names = _operations(others.job), facts.rank.spans["name"].cat.categories
     exchanged = any("all_to_all" in name or "alltoall" in name for name in names)
@@ -251,17 +253,17 @@ def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
 
 
 class Stages(Struct, frozen=True):
-    """Pipelines of one shape. Arrays of shape (places,): ranks of one place hold the same stages."""
+    """Pipelines of one shape. Ranks of a place, one of each pipeline, hold the same stages. Arrays: shape (places,)."""
 
     ranks: tuple[tuple[int, ...], ...]  # Of each place, one of each pipeline.
     held: tuple[tuple[int, ...], ...]  # Stages of each place.
-    positions: tuple[tuple[int, ...], ...]  # Of each pipeline, where its ranks are among those of the job.
+    positions: tuple[tuple[int, ...], ...]  # By pipeline and place, where its rank is among those of the job.
     compute_ns: IntArray  # Per step, of the quickest rank of each place: another that takes longer is a straggler.
     micro_batches: int  # Per step.
-    cost_ns: float  # Per micro-batch and step, besides computing: what `Rechunk` calls o. At least 0.
+    cost_ns: float  # What each micro-batch of a step costs besides computing: what `Rechunk` calls o. At least 0.
     step_ns: int
     uneven: bool  # Surely one place computes longer than all of them do on average.
-    even: Times  # What is left of each rank's computing if all places compute alike. Shape (ranks, steps).
+    even: Times  # Factor on each rank's computing if all places compute alike. Shape (ranks, steps).
 
     @property
     def longest(self) -> int:
@@ -270,17 +272,17 @@ class Stages(Struct, frozen=True):
 
     @property
     def stages_per_rank(self) -> int:
-        """At most."""
+        """Stages of the place that holds most."""
         return max(len(one) for one in self.held)
 
     @property
     def idle_share(self) -> float:
-        """Of the step in which a rank does not compute, on average."""
+        """Share of the step in which a rank does not compute, on average over the places."""
         return 1.0 - float(self.compute_ns.mean()) / max(self.step_ns, 1)
 
     @property
     def ideal_idle_share(self) -> float:
-        """Of equal stages, where nothing takes time but computing: (p - 1) / v of m + (p - 1) / v."""
+        """The same of p equal places of v stages, m micro-batches and no other cost: (p - 1) / v of m + (p - 1) / v."""
         filling = (len(self.ranks) - 1) / self.stages_per_rank
         return filling / (self.micro_batches + filling)
 
@@ -289,13 +291,11 @@ class Stages(Struct, frozen=True):
 def stages(facts: Facts) -> Stages | None:
     """The stages in the steps that all ranks use; None if this rank, or no rank, hands anything on.
 
-    Raises Missing like peers, if it is not known which rank is which stage, and if they differ by much in a single
-    step.
+    Also None if it is not known which rank is which stage. Raises Missing like peers, without marked steps, if it is
+    not known into how many micro-batches a step is split, and if places differ by much but only one step is known.
     """
-    table = optional(collective_table, facts)
-    if (
-        table is None or not np.isin(table.plain, (SEND, RECV, "sendrecv", "coalesced")).any()
-    ):  # Batches are one kernel.
+    table, moving = optional(collective_table, facts), (SEND, RECV, "sendrecv", "coalesced")  # Batches are one kernel.
+    if table is None or not np.isin(table.plain, moving).any():
         return None
     job = peers(facts).job
     if not job.pipelines:
@@ -331,7 +331,7 @@ def stages(facts: Facts) -> Stages | None:
 
 
 def _micro_batches(job: Job, pipeline: Pipeline) -> int:
-    """Micro-batches a step; 0 unknown. What the first rank sends to the second, over how often it does for one."""
+    """Micro-batches per step; 0 unknown. What the first rank sends to the second, over how often it does so for one."""
     first, second = pipeline.rank_of[0], pipeline.rank_of[1]
     pairs = list(pairwise(pipeline.rank_of))
     for_one = pairs.count((first, second)) + pairs.count((second, first))
@@ -343,6 +343,6 @@ def _micro_batches(job: Job, pipeline: Pipeline) -> int:
 
 
 def _cost_ns(compute_ns: Times, step_ns: int, count: int, stages_per_rank: int) -> float:
-    """What is left of the step after computing and filling, over m + p - 1."""
+    """Per micro-batch: what is left of the step after computing and filling, over m + p - 1 (see `Stages`)."""
     filling = (compute_ns.sum() - compute_ns.max()) / stages_per_rank / count
     return max(step_ns - float(compute_ns.max()) - float(filling), 0.0) / (count + len(compute_ns) - 1)

@@ -1,4 +1,4 @@
-"""How fast do large collectives transfer without waiting, gradients of fewer bytes, and groups within one machine?"""
+"""How fast do large collectives transfer, without waiting? What would fewer bytes, or groups in one machine, change?"""
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +20,15 @@ from diagnose.trace.intervals import IntArray, Intervals
 
 LARGE_BYTES = 8 << 20  # Bound by bandwidth within a machine (NCCL's tests: half of the rate is reached at 8 to 46 MiB).
 PROMPT_NS = 50_000
-"""A collective that begins so soon after another of its group ended waits for no rank but for what that still has to
-compute or to launch in between, as much as this one does: all left the one before together (our choice)."""
+"""All ranks leave a collective together. If the next one of the group begins so soon after, the others come to it late
+by what they compute or launch in between, which is taken to be as much as on this rank (our choice)."""
 START_NS = 100_000  # What a collective takes whatever it carries, at most: 15 to 99 us in nccl-tests.
 LINK_SHARE = 0.7
 """A transfer goes at this share of what the links to the other devices can, at least, once it has started: fitted to
 nccl-tests on 8 GPUs of 8 MiB to 16 GiB, 0.78 on A100, 0.82 on H200, 0.94 on B200, 0.70 on MI300X (Stas Bekman, Machine
 Learning Engineering, network benchmarks)."""
 
-PCIE_4_GBPS = (
-    10.0  # Through PCIe 4 and the host's memory, at least; PCIe 5 is twice as fast, PCIe 3 half (10 to 20 seen).
-)
+PCIE_4_GBPS = 10.0  # Through PCIe 4 and the host's memory, at least (10 to 20 seen); PCIe 5 doubles, PCIe 3 halves it.
 NODE = 8  # Devices that such links join, at most: more are joined by a network, whose rate is not recorded.
 _EACH_WAY = ("allreduce",)
 _ONE_WAY = ("allgather", "reducescatter", "alltoall")
@@ -49,7 +47,7 @@ class BusRate(Struct, frozen=True):
     gbps: float  # On the wire, by nccl-tests' definition: of an all-reduce 2 (n - 1) / n times its bytes over its time.
     expected_ns: int  # What a transfer takes at most where the devices' links are used.
     compared: bool  # Waiting is known from the other ranks' recordings, not from when the collectives began.
-    ns: int  # Time of these, with waiting, per step.
+    ns: int  # Their time in the used steps, with waiting, per step.
 
 
 @fact
@@ -82,14 +80,14 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
 
 
 def _shared(facts: Facts, table: CollectiveTable, rows: IntArray, wanted: bool | None) -> Mask:
-    """Mask: collectives of groups whose ranks share a machine (or do not, or None: where that is not known)."""
+    """Mask of `rows`: groups whose ranks share a machine (`wanted` True), do not (False), or may (None: unknown)."""
     keys = list(zip(table.group_ranks[rows].astype(str).tolist(), table.group_size[rows].tolist(), strict=True))
     known = {key: share_a_machine(facts, *key) for key in set(keys)}
     return np.array([known[key] is wanted for key in keys], dtype=bool)
 
 
 def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -> BusRate | None:
-    """Bus rate of large collectives that are alike (`rows`); None if none of them transfers inside a used step."""
+    """Bus rate of large collectives that are alike (`rows`); None if none is timed in a used step, or bytes unknown."""
     group_size, size_bytes = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
     wire = float(_wire(table, rows[:1])[0])
     transfer, compared = _transfers(facts, table, rows)
@@ -121,7 +119,7 @@ def _wire(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
 
 
 def _links_gbps(device: Peaks, ranks: int) -> float:
-    """What links within a machine carry at least, in bytes per ns.
+    """What links within a machine carry at least for a group of so many ranks, in bytes per ns.
 
     AMD's devices are joined in pairs, each by one of seven links.
     """
@@ -132,7 +130,7 @@ def _links_gbps(device: Peaks, ranks: int) -> float:
 
 
 def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
-    """(ns of each collective without waiting, 0 if unknown; whether other ranks were compared for that)."""
+    """(ns of each of `rows` without waiting, 0 if unknown; whether waiting is known from the other ranks)."""
     lasted = (table.times.ends - table.times.starts)[rows]
     others = optional(peers, facts)
     met = np.isin(table.ids[rows], others.met) if others is not None else np.zeros(len(rows), dtype=bool)
@@ -146,7 +144,7 @@ def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[In
 
 
 def _right_before(table: CollectiveTable, rows: IntArray) -> IntArray:
-    """The collective of the same group that had just ended when each began, or -1. Rows of the table."""
+    """For each of `rows` the row of its group's collective that ended PROMPT_NS before it began, or later; else -1."""
     found = np.full(len(rows), -1, dtype=np.int64)
     for group in set(table.group_ranks[rows].tolist()):
         others = np.flatnonzero((table.group_ranks == group) & ~table.on_host)
@@ -159,8 +157,8 @@ def _right_before(table: CollectiveTable, rows: IntArray) -> IntArray:
 
 
 def _done_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
-    """What a rank does between two operations, the longer of two: what was launched between them takes to compute, and
-    its host takes from launch to launch, if it is not ahead."""
+    """For each pair of operations the ns that this rank is busy in between: the longer of the compute that was launched
+    between their launches (sum of durations), and of the time from the first launch to the second."""
     work = device_work(facts)
     computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
     computes = computes[np.argsort(work.launch[computes], kind="stable")]
@@ -186,7 +184,7 @@ class WideGradients(Struct, frozen=True):
     ns: int  # Sum of durations.
     exposed_ns: int  # Time of these while no compute ran.
     halved_ns: int  # Sum of durations if each took half of what is beyond START_NS, with two casts, and waited as long.
-    spared_ns: int  # By how much the last would end sooner: none begins before what was launched before has computed.
+    spared_ns: int  # By how much sooner a step's last would end: none begins before the compute launched before it.
     left: float  # What is then left of the time of `ids`, as a share.
     compared: bool  # Waiting for other ranks is known.
 
@@ -241,7 +239,7 @@ def _wide(facts: Facts, role: Role, rows: IntArray) -> WideGradients:
 
 
 def _sooner(step: IntArray, begin_ns: IntArray, end_ns: IntArray, each_ns: IntArray) -> int:
-    """Sum over steps of the ns by which the last collective ends sooner, if each starts as soon as it can."""
+    """Sum over steps of the ns by which the last ends sooner, if each takes `each_ns` once it can begin, in turn."""
     spared = 0
     for number in np.unique(step):
         mine = np.flatnonzero(step == number)

@@ -57,9 +57,9 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
     names = tuple(dict.fromkeys(operation.tolist()))
     zero, stands = rank.zero_unix_ns, intervals.union(Intervals(held.from_ns, held.until_ns))
     computing = intervals.subtract(_op_times(facts), stands) if on_cpu else device_time(facts).compute
-    peer, other = groups.peer[mine], _of_two(rank.index, groups)[groups.group[mine]]
+    peer, other = groups.peer[mine], _other_of_two(rank.index, groups)[groups.group[mine]]
     peer = np.where(transfer & (peer < 0), other, peer)
-    sides = pipeline_sides(facts, _launching_calls(facts, ids), operation, _beside(rank.index, groups, mine, peer))
+    sides = pipeline_sides(facts, _launching_calls(facts, ids), operation, _peer_side(rank.index, groups, mine, peer))
     calls = Calls(
         ids=ids,
         operation=np.array([names.index(one) for one in operation], dtype=np.int64),
@@ -96,9 +96,9 @@ def collective_sequence(facts: Facts) -> CollectiveSequence:
 
 
 def _queues(facts: Facts, ids: IntArray, group: IntArray, on_cpu: bool, transfer: npt.NDArray[np.bool_]) -> IntArray:
-    """Streams or threads, and of NCCL's collectives groups: a communicator runs one after the other on any stream.
+    """The queue of each call, in which calls run in turn: on a device its group, else its stream; on a host its thread.
 
-    What is handed over on the host, whose span is on the thread that asks, is in none.
+    Each transfer on the host has a (negative) queue of its own: its span is on the thread that asks.
     """
     track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
     if on_cpu:
@@ -107,9 +107,9 @@ def _queues(facts: Facts, ids: IntArray, group: IntArray, on_cpu: bool, transfer
 
 
 def _after(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray) -> IntArray:
-    """For each device call the call of another queue that it waited for: it began as soon as that one ended.
+    """For each device call the position of the call of another queue that it waited for: that ended as it began; or -1.
 
-    As an all-reduce between the groups that shards were reduced in.
+    In HSDP an all-reduce across groups waits so for the reduce-scatter within one.
     """
     launch = _launching_calls(facts, ids)
     order = np.argsort(end, kind="stable")
@@ -123,8 +123,8 @@ def _after(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: I
 def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray, after: IntArray) -> IntArray:
     """When each device call could have begun if its queue had been free; calls that waited for none keep `begin`.
 
-    A communication stream that was still busy goes on at once; what it then runs was asked for, and the compute that
-    was launched before that was done, earlier: how much earlier does not depend on when other ranks came.
+    A call that began as the one before in its queue ended was ready before that: once it was launched, and the compute
+    that was launched before it was done. Unlike `begin`, that does not depend on when other ranks came.
     """
     work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
     launch = work.launch[np.searchsorted(work.ids, ids)]
@@ -145,14 +145,14 @@ def _launching_calls(facts: Facts, ids: IntArray) -> IntArray:
     return np.where(launched, work.launch[row], ids)
 
 
-def _of_two(rank: int, groups: collectives.CallGroups) -> IntArray:
-    """The other member of each group of two, else -1; and one -1 behind for the group that is not known."""
+def _other_of_two(rank: int, groups: collectives.CallGroups) -> IntArray:
+    """By group the rank besides `rank` if it is one of two, else -1. A last -1 serves group -1, the unknown one."""
     others = [[one for one in group.ranks if one != rank] for group in groups.groups]
     return np.array([*(some[0] if len(some) == 1 else -1 for some in others), -1], dtype=np.int64)
 
 
-def _beside(rank: int, groups: collectives.CallGroups, calls: IntArray, peer: IntArray) -> IntArray:
-    """Of each transfer: 1 if its peer is the next rank of the group, -1 if it is the one before, else 0."""
+def _peer_side(rank: int, groups: collectives.CallGroups, calls: IntArray, peer: IntArray) -> IntArray:
+    """For each of `calls` 1 if its peer is the next rank of the group, -1 if it is the one before, else 0."""
     found, group = np.zeros(len(calls), dtype=np.int64), groups.group[calls]
     for number in np.unique(group[(group >= 0) & (peer >= 0)]).tolist():
         place = {one: at for at, one in enumerate(groups.groups[number].ranks)}
@@ -163,7 +163,7 @@ def _beside(rank: int, groups: collectives.CallGroups, calls: IntArray, peer: In
 
 
 def _machine(facts: Facts) -> int:
-    """As `diagnose profile` tells, else as the trace does; 0 where the former recorded all ranks on one machine."""
+    """The number of the rank's machine: of the manifest, else the trace, else 0 if all ranks share one; -1 unknown."""
     context, told = facts.rank.context, facts.rank.provenance.machine
     if context is not None and context.rank.machine is not None:
         return context.rank.machine
@@ -183,13 +183,13 @@ def _whole_steps(bounds_ns: IntArray, begin_ns: IntArray) -> int:
 
 
 def _operations(facts: Facts, of_table: npt.NDArray[np.object_], told: IntArray) -> npt.NDArray[np.object_]:
-    """What each call does, in small letters; as recorded where it is one of a batch."""
+    """The operation of each call in small letters without `_`: as recorded for it (`told`), else as in the table."""
     found = np.where(told >= 0, collectives.texts(facts.rank.collectives["operation"], told), of_table)
     return np.array([str(one).replace("_", "").lower() for one in found], dtype=object)
 
 
 def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
-    """When each transfer was handed over: its span begins with the call, and lies across all until it is waited for."""
+    """When each transfer was handed over: at the end of the c10d call in which its span begins, else when it begins."""
     ops = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith(("c10d::send", "c10d::recv")))
     around = ops.around(spans_of(facts, ids))
     return np.where(around >= 0, np.append(ops.end_ns, 0)[around], begin)
@@ -204,9 +204,9 @@ def _op_times(facts: Facts) -> Intervals:
 
 
 def _lane(asked: IntArray, held: Held, computing: Intervals, bounds: IntArray, zero: int) -> Lane:
-    """Events in order of time; what is held up overlaps nothing, so that own time is never negative.
+    """Calls, waits and begins of steps as events in order of time, cut so that waits do not overlap own time.
 
-    What begins while the rank is held up was asked for before that, and has waited for another call.
+    A call asked for while the rank is held up counts as asked for when that began: it waited for another call.
     """
     inner = bounds[1:-1]
     order = np.argsort(held.from_ns, kind="stable")
@@ -236,7 +236,7 @@ MOST_KINDS = 64  # Those that take longest are kept: 1.5 kB of a rank.
 
 
 def asked_work(facts: Facts, on_cpu: bool) -> Work:
-    """Of the used steps: threads of kernels, or elements that ops of the training threads take, inner ops apart."""
+    """What the mean step computes by name of kernel (in threads), or on the CPU of op (in input elements)."""
     ids, size, ns = _of_ops(facts) if on_cpu else _of_kernels(facts)
     bounds, start = steps(facts).bounds_ns, facts.rank.spans["start_ns"].to_numpy()[ids]
     inside = (start >= bounds[0]) & (start < bounds[-1])

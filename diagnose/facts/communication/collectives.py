@@ -44,7 +44,7 @@ _ELEMENT_BYTES = (
 
 @dataclass(frozen=True)
 class CollectiveTable:
-    """Communication kernels, and collectives carried out on the host (gloo, mpi). Arrays of shape (collectives,)."""
+    """Communication kernels, then collectives carried out on the host (gloo, mpi). Arrays of shape (collectives,)."""
 
     ids: IntArray
     times: Intervals
@@ -107,7 +107,7 @@ def _on_host(facts: Facts) -> HostSpans:
 
 
 def _rows(facts: Facts) -> IntArray:
-    """Row of the table of collectives about each device operation: its own, else that of the op around it, or -1."""
+    """Row of `Rank.collectives` of each device operation: its own, else that of the op it was launched in, or -1."""
     told, ops = facts.rank.collectives, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
     ops = ops.where(np.isin(ops.ids, told.index[told["operation"] != "wait"]))
     around = np.append(ops.ids, intervals.NONE)[launched_in(facts, ops)]
@@ -116,7 +116,7 @@ def _rows(facts: Facts) -> IntArray:
 
 
 def _launched_by(facts: Facts) -> IntArray:
-    """The collective on the host that launched each device operation, or -1: kernels that only send run several."""
+    """Id of the `nccl:` span that launched each device operation, or -1. Its name tells what a SendRecv kernel does."""
     started = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith("nccl:"))
     return np.append(started.ids, intervals.NONE)[launched_in(facts, started)]
 
@@ -135,7 +135,7 @@ def _operation(name: str) -> str:
 
 
 def _element_bytes(recorded: pd.DataFrame, row: IntArray) -> IntArray:
-    """Bytes of one element by the dtype in each `row` of the table; 0 where unknown or the row is -1."""
+    """Bytes of one element by the dtype in each `row` of `Rank.collectives`; 0 where unknown or the row is -1."""
     names = [str(dtype).lower().partition("_")[0] for dtype in recorded["dtype"].cat.categories]
     sizes = [next((size for size, types in _ELEMENT_BYTES if name in types), 0) for name in names]
     found: IntArray = np.array([*sizes, 0], dtype=np.int64)[np.append(recorded["dtype"].cat.codes.to_numpy(), -1)[row]]
@@ -152,7 +152,7 @@ def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
 
 
 def bytes_of_inputs(facts: Facts, ids: IntArray, total: Callable[[list[int]], int]) -> IntArray:
-    """`total` of the sizes of spans' inputs, an element of unknown type counted as 4 bytes; -1 where none is known."""
+    """`total` of the bytes of each span's inputs; -1 if no shape is known. Elements of unknown type take 4 bytes."""
     position, inputs = recorded_inputs(facts, ids)
     sizes = [[sum(one.bytes or 4 * one.elements for one in some) for some in given if some] for given in inputs]
     return np.array([*(total(size) if size else -1 for size in sizes), -1], dtype=np.int64)[position]
@@ -204,7 +204,7 @@ def uncoalesced(facts: Facts) -> Uncoalesced:
 
 
 def _asked_for(facts: Facts) -> tuple[IntArray, IntArray]:
-    """Rows of `Rank.collectives` of what threads ask to send and receive, and the kernel launched next, or -1."""
+    """Rows of `Rank.collectives` that are sends and recvs on the host; id of the kernel launched next, or -1."""
     told, spans, work = facts.rank.collectives, facts.rank.spans, device_work(facts)
     start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
     asked = np.flatnonzero(told["operation"].isin([SEND, RECV]).to_numpy() & ~told.index.isin(work.ids))
@@ -225,11 +225,11 @@ APART = 4  # Thread numbers of one group differ by less.
 
 
 class CallGroups(Struct, frozen=True):
-    """Of each call (`batches`). Arrays of shape (calls,)."""
+    """For each call of `uncoalesced` its process group. Arrays of shape (calls,)."""
 
     group: IntArray  # Position in `groups`; -1 unknown.
     sequence: IntArray  # Number in the group, as recorded; -1 unknown.
-    peer: IntArray  # As recorded; -1 unknown.
+    peer: IntArray  # The other rank of a transfer, as recorded; -1 unknown.
     groups: tuple[ProcessGroup, ...]
 
 
@@ -255,7 +255,7 @@ def call_groups(facts: Facts) -> CallGroups:
 
 
 def _ranks(text: str) -> tuple[int, ...]:
-    """The ranks in a list as recorded; none where it was cut off."""
+    """The ranks in a recorded list; () where that was cut off or cannot be read."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -265,7 +265,7 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def _workers(facts: Facts, ids: IntArray) -> IntArray:
-    """The number of the group of each collective on the host, by the thread that carries it out; -1 unknown."""
+    """A number for the group of each collective on the host, by its worker thread; -1 of transfers, and if unknown."""
     track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
     joint = ~facts.rank.spans["name"].iloc[ids].isin(["gloo:send", "gloo:recv", "gloo:recvAnySource"]).to_numpy(bool)
     used = np.unique(track[joint]).tolist()

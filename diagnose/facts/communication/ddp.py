@@ -52,7 +52,7 @@ class DdpOverhead(Struct, frozen=True):
     host_ns: int  # Host time in the ops, per step.
     device_ns: int  # Time of the device operations of the used steps, per step.
     track: int  # Of the main thread.
-    waits: Intervals  # When it did nothing but wait for collectives on the host that belong to it.
+    waits: Intervals  # When the main thread only waited for host collectives of this work.
     waits_ns: int  # The same per step.
 
     @property
@@ -63,7 +63,7 @@ class DdpOverhead(Struct, frozen=True):
 
 @fact
 def ddp_overheads(facts: Facts) -> tuple[DdpOverhead, ...]:
-    """What of it occurs in the used steps, most host time first. Raises Missing without ops."""
+    """The kinds of work that occur in the used steps, longest first. Raises Missing without ops."""
     require_ops(facts)
     ops = host_spans(facts, SpanKind.OP)
     found = {work: ops.where(named(facts, ops.ids, name)).outermost() for name, work in _REDUCER.items()}
@@ -77,7 +77,7 @@ def ddp_overheads(facts: Facts) -> tuple[DdpOverhead, ...]:
 
 
 def _overhead(facts: Facts, kind: DdpWork, ops: HostSpans, until: Intervals) -> DdpOverhead:
-    """`until`: when the main thread is at it, besides in the ops."""
+    """What one kind of DDP's work takes. `until`: when the main thread may wait for its collectives on the host."""
     used, work = steps(facts), device_work(facts)
     inside = launched_in(facts, ops) >= 0
     counted = inside & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
@@ -100,9 +100,9 @@ def _forwards(facts: Facts) -> HostSpans:
 
 
 def _buffer_broadcasts(facts: Facts) -> tuple[HostSpans, Intervals]:
-    """The ops that forwards of DDP begin with, from packing the buffers to the last one unpacked.
+    """The ops by which forwards of DDP broadcast buffers at their beginning, from packing to the last one unpacked.
 
-    And the time from the beginning of such a forward to what the model does first.
+    And a normal set of times: from the beginning of each such forward to the first op of the model itself.
     """
     ops, forward = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE).outermost(), _forwards(facts)
     within = forward.around(ops)
@@ -130,11 +130,11 @@ class Buckets(Struct, frozen=True):
     calls: int  # Per forward of DDP that is followed by some (the median); 0 if DDP reduces nothing.
     bytes: int  # Of one, on average.
     least_bytes: int  # Of the smallest.
-    usual: int  # How many buckets of the usual size would hold as much.
+    usual: int  # How many buckets of the usual size would hold as much as those of a forward.
     op_ids: IntArray  # What starts them on the host.
     ids: IntArray  # The collectives.
     track: int  # Of the main thread.
-    waits: Intervals  # When it did nothing but wait for those on the host.
+    waits: Intervals  # When the main thread only waited for those on the host.
     left: float
     """Share of the collectives' time that as many of the usual size would take: less by the shortest one's time for
     each that is spared. The shortest stands for the latency that each has whatever its size."""
@@ -186,6 +186,7 @@ def buckets(facts: Facts) -> Buckets:
 
 
 def _reductions(facts: Facts) -> HostSpans:
+    """The calls on the host by which backward passes start all-reduces."""
     ops = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)
     return ops.where(named(facts, asking_ops(facts, ops.ids), f"{BACKWARD}*"))
 
@@ -198,7 +199,7 @@ class Accumulation(Struct, frozen=True):
     op_ids: IntArray  # What the reducer does on the host in all rounds but the last before each step of the optimizer.
     ids: IntArray  # Collectives of these rounds that are carried out on the host.
     track: int  # Of the main thread.
-    waits: Intervals  # When it did nothing but wait for those.
+    waits: Intervals  # When the main thread only waited for those.
     ns: int  # Time in which a collective of these rounds was running, per step.
 
 
@@ -225,10 +226,10 @@ def accumulation(facts: Facts) -> Accumulation:
 
 
 class _Rounds:
-    """A turn ends with a step of the optimizer; each forward of DDP in it begins a round."""
+    """The recording in turns, each until a step of the optimizer; each forward of DDP in a turn begins a round."""
 
     def __init__(self, facts: Facts) -> None:
-        """Finds in which round and turn each gradient reduction of DDP runs."""
+        """Places all gradient reductions of DDP, which gives `counts` and `alike`."""
         self._forward_ns = _forwards(facts).start_ns
         self._optimizer_ns = host_spans(facts, SpanKind.ANNOTATION, named=is_update).outermost().start_ns
         reduces = host_spans(facts, SpanKind.COLLECTIVE, SpanKind.OP, named=lambda name: name == _REDUCES)

@@ -1,6 +1,6 @@
 """Collectives that threads of the host carry out (gloo, mpi), and where a rank is held up by any.
 
-On a device that is while nothing else runs, on the host while a thread stands.
+On a device that is while only communication runs, on the host while the main thread runs nothing of its own.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ _LIGHT = frozenset(
 
 
 class HostCollectives(Struct, frozen=True):
-    """Those whose start is recorded too, in order. Arrays of shape (collectives,)."""
+    """Collectives on the host whose asking op was recorded, too, in order. Arrays of shape (collectives,)."""
 
     ids: IntArray
     op_ids: IntArray  # The op that asked for each.
@@ -46,7 +46,7 @@ class HostCollectives(Struct, frozen=True):
 def host_collectives(facts: Facts) -> HostCollectives:
     """Collectives on the host with the ops that asked for them, which are carried out in order.
 
-    Raises Missing without device work and without collectives on the host.
+    The k-th goes with the k-th op. Raises Missing if there is neither device work nor a collective on the host.
     """
     table = collective_table(facts)
     done = np.flatnonzero(table.on_host)
@@ -80,7 +80,7 @@ class Blocked(Struct, frozen=True):
 
 
 def blocked_at(facts: Facts, times: Intervals) -> Blocked:
-    """The main thread at collectives, at which it is at these times."""
+    """Splits a normal set of times, at which the main thread is at host collectives, into waiting and the rest."""
     known, used, every = waits(facts), steps(facts), host_collectives(facts)
     within = intervals.covered(Intervals(every.begin_ns, every.end_ns), times) == every.end_ns - every.begin_ns
     waiting = times if known is None else intervals.intersect(times, known)
@@ -124,7 +124,7 @@ def host_runs(facts: Facts) -> HostRuns:
 
 
 def waited_for(facts: Facts, found: HostCollectives) -> npt.NDArray[np.bool_]:
-    """Which the main thread asks for by itself, and which are over before it asks for the next."""
+    """Mask: asked for by the main thread, in no other op, and over before the next collective is asked for."""
     track = facts.rank.spans["track"].to_numpy()[found.op_ids]
     alone = asking_ops(facts, found.op_ids) == found.op_ids
     in_turn = np.append(found.end_ns[:-1] <= found.begin_ns[1:], True)[: len(found.ids)]
@@ -181,13 +181,13 @@ class Held(Struct, frozen=True):
 
     from_ns: IntArray
     until_ns: IntArray
-    call: IntArray
+    call: IntArray  # Position of the call that it waits for.
 
 
 def held_on_device(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray) -> Held:
-    """Exposed communication in which a collective ends: nothing else ran, until the last one of these was over.
+    """Stretches of exposed communication, with the call that ends last in each; of a batch a row for each of its calls.
 
-    Where none ends, one runs beside compute, and the device is between two kernels.
+    A stretch in which none ends is left out: the call goes on beside compute, and the device is between two kernels.
     """
     pieces = device_time(facts).exposed_communication
     order = np.argsort(end, kind="stable")
@@ -204,7 +204,7 @@ def held_on_device(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray) 
 
 
 def held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArray, end: IntArray) -> Held:
-    """Where the main thread stands until a collective is over."""
+    """Where the main thread stands until a call is over: for each call at most the stretch that ends closest to it."""
     stands, none = standing(facts), np.zeros(0, dtype=np.int64)
     if not len(end) or not stands.size:
         return Held(none, none, none)
@@ -236,7 +236,7 @@ def held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArr
 
 
 def standing(facts: Facts) -> Intervals:
-    """Stretches in which the main thread is in no op of its own: in none, or in one that asks for collectives."""
+    """When the main thread runs no op but backward nodes and what asks for collectives, for LEAST_WAIT_NS or longer."""
     main = host_threads(facts).main
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
     ops = ops.where((ops.track == main) & ~named(facts, ops.ids, "gloo:*", "mpi:*"))

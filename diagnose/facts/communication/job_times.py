@@ -37,7 +37,7 @@ class Calls(Struct, frozen=True):
     call: IntArray  # Position in its calls.
     join_point: IntArray  # Position in `Job.join_points`; -1 unmatched.
     last_ns: IntArray  # When the last rank came.
-    awaited: IntArray  # Position of the sequence that came last.
+    awaited: IntArray  # Position of the sequence that came last; -1 unmatched, as `last_ns`.
     wait_ns: IntArray  # For how long the rank is held up before that.
     transfer_ns: IntArray  # For how long it is held up after that. Of what is unmatched, all.
     whole: npt.NDArray[np.bool_]  # Matched, with all ranks that took part: others may wait for ranks not recorded.
@@ -78,7 +78,7 @@ def job_times(job: Job) -> JobTimes:
 
 
 def _calls(job: Job) -> tuple[Calls, IntArray]:
-    """All ranks' calls in one table, transfer and wait still 0, and the row of each rank's first call."""
+    """All ranks' calls in one table, their waits and transfers still 0, and the row of each rank's first call."""
     counts = [len(sequence.calls.ids) for sequence in job.sequences]
     first = np.concatenate(([0], np.cumsum(counts)))
     join_point, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
@@ -94,7 +94,7 @@ def _calls(job: Job) -> tuple[Calls, IntArray]:
 
 
 def _rank(one: CollectiveSequence, calls: Calls, first: int) -> tuple[IntArray, IntArray]:
-    """Its waits (from, until, for whom), shape (3, waits); and (waiting, transfer, unmatched) in each step."""
+    """Adds its held time to `calls`. Returns its waits (from, until, for whom); (wait, transfer, unmatched) by step."""
     lane, rows = one.lane, np.flatnonzero(one.lane.waits)
     at = first + lane.call[rows]
     begin, end, matched = lane.from_ns[rows], lane.until_ns[rows], calls.join_point[at] >= 0
@@ -134,7 +134,7 @@ class GroupTimes(Struct, frozen=True):
     ranks: tuple[int, ...]  # Of a transfer: from, to.
     calls: int  # Of one rank.
     bytes: int | None  # Of one rank; None if not known of every call.
-    ns: int  # In calls, hidden or not: mean of the ranks, as below. Of a transfer the sum of both sides.
+    ns: int  # In calls, hidden or not. This and the next two: mean of the ranks, of a transfer the sum of both.
     wait_ns: int  # Held up until the last rank had come.
     transfer_ns: int  # Held up after that.
     bandwidth: float | None  # Bytes over the time from when the last rank came to the end, per second; None unknown.
@@ -152,7 +152,7 @@ class Unmatched(Struct, frozen=True):
 
 
 def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:
-    """The groups with what meets in them, longest held up first."""
+    """By group, operation and (of transfers) pair of ranks, longest held up first; only calls matched on all ranks."""
     calls = times.calls
     rows = np.flatnonzero(calls.whole)
     number: dict[tuple[int, bool, str, tuple[int, ...]], int] = {}
@@ -214,7 +214,7 @@ def unmatched(job: Job, times: JobTimes) -> list[Unmatched]:
 
 
 def _unmatched(job: Job, times: JobTimes) -> Iterator[tuple[int, tuple[WhyUnmatched, str, tuple[int, ...], int]]]:
-    """Of each call in a step without a full match: rank position, then (why, operation, missing ranks, held ns)."""
+    """For each call in a step without a full match its rank's position and (why, operation, missing ranks, held ns)."""
     calls, recorded = times.calls, set(job.ranks)
     world = max(len(job.sequences), *(one.world_size for one in job.sequences))
     for row in np.flatnonzero(~calls.whole).tolist():
@@ -273,7 +273,7 @@ SIBLINGS = 2  # Logical cores that may be one.
 
 
 def is_certain(excess_ns: Times) -> bool:
-    """Whether what is positive on average is so beyond how it differs from step to step. False for a single step."""
+    """Whether the mean over steps is above 0 by more than chance (Student's t). False for a single step."""
     count = len(excess_ns)
     if count < 2:
         return False
@@ -282,7 +282,7 @@ def is_certain(excess_ns: Times) -> bool:
 
 
 def require_steps(excess_ns: Times, least_ns: float) -> None:
-    """Raises Missing if so much is known of a single step only: it may be chance, and it may be none."""
+    """Raises Missing if there is a single step, and its excess is `least_ns` or more: that may be chance."""
     if len(excess_ns) < 2 and float(excess_ns.mean()) >= least_ns:
         how = "Record several steps, and call prof.step() after each."
         raise Missing("whether ranks differ by more than noise", how)
@@ -297,7 +297,7 @@ def noise(facts: Facts, on_cpu: bool) -> float:
 
 
 def cores_shared(context: Context) -> bool:
-    """Whether the ranks of a machine keep more of its cores busy than are surely cores of their own.
+    """Whether the ranks of a machine keep over half of its logical cores busy: two of these may be one core.
 
     What a rank keeps busy was measured in the steps without the profiler; in recordings that do not say, it is taken
     for as many cores as the rank has threads. False if neither is known.

@@ -19,11 +19,9 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import BARRIERS, RECV, SEND, Calls, CollectiveSequence, Job, JoinPoint, Pipeline, ProcessGroup
 
 MOST_UNSOUND_SHARE = 0.1
-"""Of the time in a group's collectives: if for more of it ranks had left before others had come, they are not the same
-ones. Spans of gloo end up to 3 ms too early where a machine is busy."""
-ALIKE_NS = (
-    5_000_000  # Within this, ranks leave collectives of a group that only threads tell apart (gloo, busy machine).
-)
+"""Share of the time in a group's collectives for which ranks may have left before others came: beyond that, different
+calls were matched. Spans of gloo end up to 3 ms too early where a machine is busy."""
+ALIKE_NS = 5_000_000  # Within this, ranks leave collectives of a group that only threads tell apart (gloo).
 
 Sequences = Sequence[CollectiveSequence]
 Pipelines = Sequence[Pipeline]
@@ -31,10 +29,7 @@ Matched = list[tuple[int, list[tuple[int, int]]]]  # (group, (position of the se
 
 
 def join(sequences: Sequences) -> Job | None:
-    """The job that these ranks are. None if there are fewer than two, or no step that all of them use.
-
-    Nor are steps of some the recorded window of others.
-    """
+    """The job of these ranks; None if they are fewer than two, have no common step, or only some have marked steps."""
     ordered = sorted(sequences, key=lambda sequence: sequence.rank)
     if len(ordered) < 2 or len({one.window for one in ordered}) > 1:
         return None
@@ -50,7 +45,7 @@ def join(sequences: Sequences) -> Job | None:
     pairs = _transfers(same, stages)
     shift, error = _offsets_ns(same, calls, pairs)
     moved = [_shifted(one, int(by)) for one, by in zip(same, shift, strict=True)]
-    met = [*_met(moved, groups, calls, transfer=False), *_met(moved, groups, pairs, transfer=True)]
+    met = [*_join_points(moved, groups, calls, transfer=False), *_join_points(moved, groups, pairs, transfer=True)]
     return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(stages), shift, error)
 
 
@@ -80,6 +75,7 @@ def cut(one: CollectiveSequence, numbers: tuple[int, ...]) -> CollectiveSequence
 
 
 def _shifted(sequence: CollectiveSequence, by_ns: int) -> CollectiveSequence:
+    """The sequence with all times earlier by so much."""
     if not by_ns:
         return sequence
     calls = replace(sequence.calls, begin_ns=sequence.calls.begin_ns - by_ns, end_ns=sequence.calls.end_ns - by_ns)
@@ -115,7 +111,7 @@ def _groups(sequences: Sequences, pipelines: Pipelines) -> tuple[tuple[ProcessGr
 
 
 def _thread_groups(sequences: Sequences, pipelines: Pipelines) -> dict[tuple[int, int], ProcessGroup]:
-    """Of groups that only their threads tell apart: those whose ranks leave their collectives together.
+    """The process groups behind groups that only threads tell apart: of those whose ranks leave collectives together.
 
     By (position of the sequence, position in its groups). Groups of a pipeline's stages are taken last: they only send.
     """
@@ -140,10 +136,11 @@ def _thread_groups(sequences: Sequences, pipelines: Pipelines) -> dict[tuple[int
     return found
 
 
-_Ends = dict[tuple[str, int, int], int]  # By operation, step and turn.
+_Ends = dict[tuple[str, int, int], int]  # When calls ended, by operation, step and number within these.
 
 
 def _call_ends(sequence: CollectiveSequence, group: int) -> _Ends:
+    """The ends of a rank's calls in one of its groups."""
     repeats: dict[tuple[str, int], int] = defaultdict(int)
     end_of: _Ends = {}
     for row in np.flatnonzero(sequence.calls.group == group).tolist():
@@ -167,6 +164,7 @@ def _together(
 
 
 def _median_spread_ns(first: _Ends, second: _Ends) -> float:
+    """Median distance of ends from a constant offset of clocks; infinite if at most half of the calls are shared."""
     shared = first.keys() & second.keys()
     if 2 * len(shared) <= max(len(first), len(second)):
         return inf
@@ -175,7 +173,7 @@ def _median_spread_ns(first: _Ends, second: _Ends) -> float:
 
 
 def _collectives(sequences: Sequences, groups: Sequence[ProcessGroup], group_of: Sequence[IntArray]) -> Matched:
-    """Those that all recorded ranks of their group came to: at least two, and known to be all that were recorded."""
+    """Those that all recorded ranks of their group, two at least, came to: by recorded number, else by order."""
     together: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     for at, one in enumerate(sequences):
         turns: dict[tuple[object, ...], int] = defaultdict(int)
@@ -209,7 +207,7 @@ def _rising(one: CollectiveSequence, group_of: IntArray) -> set[int]:
 
 
 def _transfers(sequences: Sequences, pipelines: Pipelines) -> Matched:
-    """Sends with what receives them: of two ranks the k-th with the k-th."""
+    """Sends with their recvs: from one rank to another the k-th with the k-th; none where there are not as many."""
     position = {one.rank: at for at, one in enumerate(sequences)}
     ranks, pipeline_of = list(position), {rank: pipeline for pipeline in pipelines for rank in pipeline.ranks}
     calls: dict[tuple[str, int, int], list[tuple[int, int]]] = defaultdict(list)  # By what is done, from and to.
@@ -228,8 +226,10 @@ def _transfers(sequences: Sequences, pipelines: Pipelines) -> Matched:
     return found
 
 
-def _met(sequences: Sequences, groups: Sequence[ProcessGroup], matched: Matched, transfer: bool) -> Iterable[JoinPoint]:
-    """The join points, without those of a group whose ranks leave before others have come."""
+def _join_points(
+    sequences: Sequences, groups: Sequence[ProcessGroup], matched: Matched, transfer: bool
+) -> Iterable[JoinPoint]:
+    """The join points, without those of a group (or all transfers) whose ranks often leave before others have come."""
     made: dict[int, list[JoinPoint]] = defaultdict(list)
     lasted, late = dict[int, int](), dict[int, int]()
     for group, members in matched:
@@ -254,10 +254,10 @@ CERTAIN = 3.0  # Clocks that differ by less than so many times the spread of wha
 
 
 def _offsets_ns(sequences: Sequences, collectives: Matched, transfers: Matched) -> tuple[IntArray, int]:
-    """By how much each rank's clock is ahead of the first rank's of its host, and how far ends still differ.
+    """ns by which each rank's clock is ahead of the first host connected with its own, and by which ends still differ.
 
-    Ranks that are known to share a clock are not moved. Those that only send to each other are placed in the middle of
-    what is possible: nothing is received before it was sent.
+    Ranks of one machine share a clock. Hosts that only send to each other are placed in the middle of what is possible:
+    nothing is received before it was sent.
     """
     hosts: dict[tuple[bool, int], int] = {}
     machines = [(one.machine >= 0, one.machine if one.machine >= 0 else one.rank) for one in sequences]
@@ -295,7 +295,7 @@ def _by_ends(host: IntArray, table: IntArray, hosts: int) -> tuple[IntArray, Int
 def _spread_from(
     start: int, found: IntArray, part: IntArray, on: IntArray, join_point: IntArray, end: IntArray
 ) -> None:
-    """Places all hosts that are connected to one, by those placed before them: clocks may be seconds apart."""
+    """Places in `found` and `part` all hosts that collectives connect with `start`, by hosts placed before them."""
     nowhere = np.iinfo(np.int64).min
     while True:
         known = part[on] == start

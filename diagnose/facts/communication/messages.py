@@ -64,15 +64,15 @@ def collective_runs(facts: Facts) -> CollectiveRuns:
         ids=table.ids[chosen],
         run=run,
         joined_ns=_joined((table.times.ends - table.times.starts)[chosen], run),
-        later_op_ids=_later(ops, op_of, first),
+        later_op_ids=_later_ops(ops, op_of, first),
         calls=round_half_up(int(inside.sum()), steps(facts).count),
         exposed_ns=exposed_ns(facts, table, chosen[inside]),
         host_ns=host_ns(facts, ops, op_of),
     )
 
 
-def _later(ops: HostSpans, op_of: IntArray, first: Mask) -> IntArray:
-    """The ops that start only such as are not the first of their run."""
+def _later_ops(ops: HostSpans, op_of: IntArray, first: Mask) -> IntArray:
+    """Ids of the ops that start collectives none of which is the first of its run."""
     later = np.setdiff1d(op_of[~first], op_of[first])
     return ops.ids[later[later >= 0]]
 
@@ -100,7 +100,7 @@ def _in_runs(facts: Facts, table: CollectiveTable) -> tuple[IntArray, IntArray]:
 
 
 def _joined(dur_ns: IntArray, run: IntArray) -> IntArray:
-    """The shortest stands for the latency that each has whatever its size; the longest may have waited for ranks."""
+    """`CollectiveRuns.joined_ns`. The shortest of a run stands for the latency that each has whatever its size."""
     count = np.bincount(run)
     shortest, total = np.full(len(count), np.iinfo(np.int64).max), np.zeros(len(count), dtype=np.int64)
     np.minimum.at(shortest, run, dur_ns)
@@ -171,8 +171,8 @@ class LooseGradients(Struct, frozen=True):
     joined_ns: IntArray
     """What they would take in buckets. Shape (3, runs).
 
-    Each takes the time of the shortest whatever it carries. Low: half of that is spared for all but as many as buckets.
-    Likely and high: all of it, and half and all of what the backward pass can hide of the rest, but the last bucket.
+    Buckets spare the latency of all but as many, which the shortest stands for. Low: half of that is spared. Likely and
+    high: all of it, and the backward pass hides half, or all, of what it can of the rest, but for the last bucket.
     """
     later_op_ids: IntArray  # Host ops that start all but the first of each step.
     calls: int
@@ -196,7 +196,7 @@ def loose_gradients(facts: Facts) -> LooseGradients:
         ids=table.ids[rows],
         run=run,
         joined_ns=_in_buckets(facts, rows, run),
-        later_op_ids=_later(ops, op_of, np.diff(run, prepend=-1) != 0),
+        later_op_ids=_later_ops(ops, op_of, np.diff(run, prepend=-1) != 0),
         calls=round_half_up(int(inside.sum()), count),
         bytes=round_half_up(int(table.bytes[rows[inside]].sum()), count),
         exposed_ns=exposed_ns(facts, table, rows[inside]),
@@ -224,7 +224,7 @@ class HostGathers(Struct, frozen=True):
 
     calls: int  # Per step.
     bytes: int | None  # What a rank sends, per step; None if not known of all.
-    blocked: Blocked  # From when the first of each row is asked for until the last is there.
+    blocked: Blocked  # From when the first after each update is asked for until the last is there.
     site: Site | None
 
 
@@ -249,12 +249,12 @@ def host_gathers(facts: Facts) -> HostGathers:
         calls=round_half_up(len(rows), used.count),
         bytes=known_per_step(found.bytes[rows], used.count),
         blocked=blocked_at(facts, intervals.union(times)),
-        site=_site(facts, found.op_ids[rows]),
+        site=_first_site(facts, found.op_ids[rows]),
     )
 
 
 class DeviceGathers(Struct, frozen=True):
-    """The same on the device: the model's forward pass has no part in it. Numbers are per step."""
+    """Gathers of results on the device (`Role.RESULT`). Numbers are per step."""
 
     ids: IntArray
     calls: int
@@ -275,9 +275,9 @@ def device_gathers(facts: Facts) -> DeviceGathers:
         calls=round_half_up(len(inside), steps(facts).count),
         bytes=known_per_step(table.bytes[inside], steps(facts).count),
         exposed_ns=exposed_ns(facts, table, inside),
-        site=_site(facts, ops.ids[np.unique(op_of[op_of >= 0])]),
+        site=_first_site(facts, ops.ids[np.unique(op_of[op_of >= 0])]),
     )
 
 
-def _site(facts: Facts, ops: IntArray) -> Site | None:
+def _first_site(facts: Facts, ops: IntArray) -> Site | None:
     return next((site for site in sites_of(facts, ops) if site is not None), None) if len(ops) else None

@@ -132,7 +132,7 @@ def _by_role(facts: Facts, table: CollectiveTable, ids: IntArray, waiting: Inter
 
 
 def _compared(facts: Facts, table: CollectiveTable) -> bool:
-    """Whether the other ranks' recordings tell of nearly all collectives on the device who waited."""
+    """Whether waiting is known from other ranks for COMPARED_SHARE of device collectives' time; True without any."""
     others, mine = optional(peers, facts), table.in_steps & ~table.on_host
     times = (table.times.ends - table.times.starts)[mine]
     met = np.isin(table.ids[mine], others.met if others is not None else [])
@@ -160,8 +160,8 @@ class ReplicatedUpdate(Struct, frozen=True):
     gather_ns: tuple[int, int, int]
     """What gathering as many bytes would take, less to more.
 
-    Half of what reducing them takes, as an all-reduce is a reduce-scatter and an all-gather: of the shortest of each
-    size; without known waiting; with all of it, and twice that.
+    Half of what reducing takes, as an all-reduce is a reduce-scatter and an all-gather; the least, middle and most of:
+    each as long as the shortest of its size; each without known waiting; twice each with waiting.
     """
 
 
@@ -202,6 +202,7 @@ def replicated_update(facts: Facts) -> ReplicatedUpdate:
 
 
 def _rounds(facts: Facts) -> int:
+    """Rounds of gradient reductions for each step of the optimizer; 1 if unknown, or if they differ."""
     known = optional(accumulation, facts)
     return max(known.rounds, 1) if known is not None and known.alike else 1
 

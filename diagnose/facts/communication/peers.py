@@ -40,7 +40,7 @@ class Compared(Struct, frozen=True):
         return self.job.ranks[int(self.waited_ns.argmin())] if self.job.join_points else None
 
     def peers(self, rank: int) -> Peers:
-        """What the others tell of a rank."""
+        """What the comparison says of the rank with this number, on its own clock."""
         job, at = self.job, self.job.ranks.index(rank)
         met = _arrivals([join_point for join_point in job.join_points if join_point.whole])
         own = met.rank == at
@@ -62,7 +62,7 @@ class Compared(Struct, frozen=True):
 
 
 def compare(ranks: Mapping[int, CollectiveSequence | None]) -> Compared | None:
-    """The ranks side by side; None if fewer than two, or no step of all of them, can be compared."""
+    """The ranks side by side; None if one has no sequence, if there is only one, or if no step is used by all."""
     known = [replace(one, rank=rank) for rank, one in ranks.items() if one is not None]
     job = join(known) if len(known) == len(ranks) else None
     return None if job is None else Compared(job, _waited_ns(job))
@@ -78,6 +78,7 @@ class _Arrivals(Struct, frozen=True):
 
 
 def _arrivals(join_points: Sequence[JoinPoint]) -> _Arrivals:
+    """All arrivals at the join points, one join point after the other."""
     rows = [(one.ranks, one.calls, one.arrived_ns, one.wait_ns) for one in join_points]
     none = np.zeros(0, dtype=np.int64)
     return _Arrivals(*(np.concatenate(column) for column in zip((none,) * 4, *rows, strict=True)))
@@ -167,7 +168,7 @@ def compared(
 ) -> tuple[Compared | None, list[IntegrityNote]]:
     """The ranks side by side, as far as they can be and are no more than `most_calls`, and notes on what is left out.
 
-    None if fewer than two can be compared.
+    None, and no notes, if fewer than two can be compared or no step is used by all of them.
     """
     known = {rank: one for rank, one in ranks.items() if one is not None}
     some = chosen(known, most_calls)

@@ -28,8 +28,8 @@ from diagnose.trace.job import RECV, SEND, CollectiveSequence, Pipeline
 def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
     """The pipelines of a job whose recordings tell sides or ranks; none where what is sent is not received."""
     by_rank = {one.rank: one for one in sequences if _tells_other(one)}
-    for ranks in _ways(by_rank) if by_rank else ():
-        found = [made for some in ranks if (made := _made([by_rank[rank] for rank in some])) is not None]
+    for ranks in _splits(by_rank) if by_rank else ():
+        found = [made for some in ranks if (made := _pipeline([by_rank[rank] for rank in some])) is not None]
         if len(found) == len(ranks):
             return found
     return []
@@ -40,10 +40,10 @@ def _tells_other(one: CollectiveSequence) -> bool:
 
 
 def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
-    """As they are, where a transfer tells its other rank or side. Else by the compute and the waits of two stages.
+    """The sequences, with the peers of two-stage pipelines filled in where no transfer tells its other rank or side.
 
-    The k-th rank that sends first is then with the k-th that receives first, if each sends as much as the other
-    receives, and before the other has it.
+    The k-th rank that begins with a send is paired with the k-th that begins with a recv, if each sends as often as the
+    other receives, and no recv ends before its send begins.
     """
     which = [{name: _calls_of(one, name) for name in (SEND, RECV)} for one in sequences]
     sides = [[at for at, one in enumerate(sequences) if _begins_with(one) == name] for name in (SEND, RECV)]
@@ -65,12 +65,13 @@ def paired(sequences: Sequence[CollectiveSequence]) -> list[CollectiveSequence]:
 
 
 def _calls_of(one: CollectiveSequence, name: str) -> IntArray:
+    """Positions of the calls of this operation."""
     return np.flatnonzero(np.array([each == name for each in one.operations], dtype=bool)[one.calls.operation])
 
 
-def _ways(sequences: dict[int, CollectiveSequence]) -> Iterator[list[tuple[int, ...]]]:
+def _splits(sequences: dict[int, CollectiveSequence]) -> Iterator[list[tuple[int, ...]]]:
     """Ways to split the ranks into pipelines: by whom they send to, by groups of one use, else all in one."""
-    if joined := _joined(sequences):
+    if joined := _connected(sequences):
         yield joined
     groups = {(group.use, group.ranks) for sequence in sequences.values() for group in sequence.known_groups}
     uses = sorted({use for use, _ in groups}, key=lambda use: ("pp" not in use and "pipe" not in use.lower(), use))
@@ -81,8 +82,8 @@ def _ways(sequences: dict[int, CollectiveSequence]) -> Iterator[list[tuple[int, 
     yield [tuple(sorted(sequences))]
 
 
-def _joined(sequences: dict[int, CollectiveSequence]) -> list[tuple[int, ...]]:
-    """Ranks that send to each other, directly or by others; none where that is not recorded."""
+def _connected(sequences: dict[int, CollectiveSequence]) -> list[tuple[int, ...]]:
+    """Sets of ranks that send to each other, directly or through others; none if peers of some rank are not known."""
     pipeline_of = {rank: {rank} for rank in sequences}
     for rank, one in sequences.items():
         for peer in np.unique(one.calls.peer[one.calls.peer >= 0]).tolist():
@@ -95,12 +96,12 @@ def _joined(sequences: dict[int, CollectiveSequence]) -> list[tuple[int, ...]]:
 
 
 def _begins_with(one: CollectiveSequence) -> str:
-    """What a rank does first: the last one of a pipeline receives, the first one sends."""
+    """SEND or RECV, whichever a rank does first (the first of a pipeline sends, the last receives); "" without any."""
     names = np.array(one.operations, dtype=object)[one.calls.operation[one.calls.step >= 0]]
     return next((str(name) for name in names if name in (SEND, RECV)), "")
 
 
-def _made(sequences: Sequence[CollectiveSequence]) -> Pipeline | None:
+def _pipeline(sequences: Sequence[CollectiveSequence]) -> Pipeline | None:
     """The pipeline of ranks in this order, if every stage receives as much as its neighbours send to it."""
     stages: dict[int, int] = {}
     for position, one in enumerate(sequences):
@@ -133,7 +134,7 @@ LITTLE = 0.1  # Of what a long pass takes; less is no pass (our choice).
 
 
 class Sides(Struct, frozen=True):
-    """Of transfers and other collectives. Arrays of shape (calls,)."""
+    """For each call where it goes or comes from in a pipeline; known of transfers only. Arrays of shape (calls,)."""
 
     stage: IntArray  # -1 unknown.
     toward: IntArray  # 1: the next stage, -1: the one before, 0: unknown.
@@ -161,7 +162,7 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
 
 
 def _of_actions(facts: Facts, ids: IntArray) -> Sides:
-    """Stage and direction of each transfer by the schedule action around it; -1 and 0 outside of actions."""
+    """Stage and side of each transfer by the schedule action around it; -1 and 0 outside of actions."""
     actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
     around = np.append(actions.ids, intervals.NONE)[actions.around(spans_of(facts, ids))]
     matches = [_ACTION.match(name_of(facts, action)) for action in around.tolist()]
@@ -171,7 +172,7 @@ def _of_actions(facts: Facts, ids: IntArray) -> Sides:
 
 
 def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntArray:
-    """Direction of each transfer by the order of passes: 1 to the next stage, -1 to the one before, 0 unknown."""
+    """Side of each transfer by the order of passes: 1 to or from the next stage, -1 the one before, 0 unknown."""
     step, passes = used_step(facts, ids), _passes(facts, facts.rank.spans["start_ns"].to_numpy()[ids])
     toward = np.zeros(len(ids), dtype=np.int64)
     for number in np.intersect1d(step[step >= 0], passes.step).tolist():
@@ -199,9 +200,9 @@ class _Passes(Struct, frozen=True):
 
 
 def _passes(facts: Facts, asked_ns: IntArray) -> _Passes:
-    """Runs of ops between transfers: backward passes where autograd runs, forward where what they make is learnt.
+    """Runs of ops between transfers: backward passes of autograd's ops, forward passes of ops that make autograd nodes.
 
-    What takes much less than others of its kind prepares or collects.
+    Runs under LITTLE of the upper quartile of their kind are left out: they prepare or collect.
     """
     ops = host_spans(facts, SpanKind.OP)
     ops = ops.where(ops.track == host_threads(facts).main).outermost()

@@ -108,7 +108,7 @@ def asked_by(facts: Facts, table: CollectiveTable) -> IntArray:
 
 
 def _large_together(table: CollectiveTable, chosen: Mask, turn: IntArray) -> Mask:
-    """Which of the chosen collectives are in a turn with GRADIENT_BYTES in total; none if sizes are unknown."""
+    """Which chosen ones are in a turn whose chosen ones have GRADIENT_BYTES together; unknown sizes count as 0."""
     return chosen & (np.bincount(turn, np.maximum(table.bytes, 0) * chosen)[turn] >= GRADIENT_BYTES)
 
 
@@ -137,11 +137,11 @@ class _Place:
         self.turn = np.searchsorted(np.sort(update_end_ns), self._asked.start_ns, side="right")
 
     def inside(self, named: Callable[[str], bool]) -> Mask:
-        """Whether an op or a range of such a name is open, on the same thread."""
+        """Whether an op or a range of such a name is open on the same thread when each is started."""
         return self._in(host_spans(self._facts, SpanKind.OP, SpanKind.ANNOTATION, SpanKind.COLLECTIVE, named=named))
 
     def after(self, name: str) -> Mask:
-        """Whether a range of this name began before."""
+        """Whether a range of this name, open or not, on any thread, began before each is started."""
         begun = host_spans(self._facts, SpanKind.ANNOTATION, named=lambda one: one == name).start_ns
         return self._known & (self._last(begun) >= 0)
 
@@ -155,18 +155,19 @@ class _Place:
         return self._known & (some.around(self._asked) >= 0)
 
     def _last(self, moments_ns: IntArray) -> IntArray:
+        """The last of these moments at or before each is started, or -1."""
         order = np.concatenate(([-1], np.sort(moments_ns)))
         return order[np.searchsorted(order, self._asked.start_ns, side="right") - 1]
 
 
 def share_a_machine(facts: Facts, group_ranks: str, group_size: int) -> bool | None:
-    """Whether all ranks of a group do; None if that is not known.
+    """Whether all ranks of a group share a machine; None if that is not known.
 
     Told by the other ranks' recordings, else by how many ranks (diagnose profile) or devices (Kineto) a machine has:
     ranks are numbered machine by machine, as torchrun does. `group_ranks` as recorded, "" unknown.
     """
     ranks = _ranks(facts, group_ranks, group_size)
-    recorded = _recorded(facts, ranks)
+    recorded = _share_by_recordings(facts, ranks)
     if recorded is not None:
         return recorded
     machine_ranks, known = _ranks_of_a_machine(facts)
@@ -178,7 +179,7 @@ def share_a_machine(facts: Facts, group_ranks: str, group_size: int) -> bool | N
 
 
 def ranks_of_a_machine(facts: Facts) -> int | None:
-    """How many ranks each machine has, the fewest of them; None if that is not known."""
+    """How many ranks the machine with the fewest has; None if that is not known."""
     others = optional(peers, facts)
     if others is not None and (others.machines >= 0).all() and len(others.ranks) == max(_world(facts), 1):
         return int(np.unique(others.machines, return_counts=True)[1].min())
@@ -187,6 +188,7 @@ def ranks_of_a_machine(facts: Facts) -> int | None:
 
 
 def _ranks_of_a_machine(facts: Facts) -> tuple[int, bool]:
+    """(ranks of a machine by the manifest, True), else (devices of this machine by the trace, False)."""
     noted = facts.rank.context.rank.peers if facts.rank.context else None
     return (noted, True) if noted else (facts.rank.provenance.machine_devices, False)
 
@@ -194,7 +196,7 @@ def _ranks_of_a_machine(facts: Facts) -> tuple[int, bool]:
 def ranks_together(facts: Facts, group_sizes: IntArray) -> int:
     """The fewest ranks of some collectives' groups, by the sizes that were recorded (-1 unknown): experts have fewer.
 
-    Else of the only groups there are, else of the job. Raises Missing if that is not known.
+    Else the size of all known groups, if it is one, or that of the job, if none is known. Raises Missing if it is not.
     """
     if len(group_sizes) and (group_sizes > 0).all():
         return int(group_sizes.min())
@@ -219,7 +221,7 @@ def _world(facts: Facts) -> int:
     return (context.rank.world_size if context else 0) or facts.rank.provenance.world_size or 0
 
 
-def _recorded(facts: Facts, ranks: list[int] | None) -> bool | None:
+def _share_by_recordings(facts: Facts, ranks: list[int] | None) -> bool | None:
     """Whether these ranks share a machine, by machine names or devices in their recordings; None if unknown."""
     job_peers = optional(peers, facts)
     if job_peers is None or ranks is None or not set(ranks) <= set(job_peers.ranks):

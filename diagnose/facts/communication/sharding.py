@@ -105,16 +105,16 @@ def sharding(facts: Facts) -> Sharding:
     late, late_ns, late_share = _late(facts, found)
     return Sharding(
         compared=waits(facts) is not None,
-        rounds=_each(np.unique(np.stack((found.turn, found.round))[:, reduces], axis=1)[0]),
+        rounds=_median_count(np.unique(np.stack((found.turn, found.round))[:, reduces], axis=1)[0]),
         alike=_alike(found, reduces) and not bool(of_roles(facts, Role.STAGE).any()),
         early=_traffic(facts, found, early),
         kept=_traffic(facts, found, kept),
         gradient_bytes=_bytes_of_a_round(found, reduces),
         again=_traffic(facts, found, again, copies.ids),
-        units_again=_each(found.round[again]),
+        units_again=_median_count(found.round[again]),
         bytes_again=_bytes_of_a_round(found, again),
-        units=_each(found.round[forward]),
-        blocks=_each(np.unique(np.stack((found.round, block))[:, forward], axis=1)[0]),
+        units=_median_count(found.round[forward]),
+        blocks=_median_count(np.unique(np.stack((found.round, block))[:, forward], axis=1)[0]),
         unit_bytes=None if usual is None else round(usual),
         latency_share=0.0 if usual is None else start_ns / max(start_ns + byte_ns * usual, 1.0),
         needless=_traffic(facts, found, needless),
@@ -167,7 +167,7 @@ def _in_backward(facts: Facts, spans: HostSpans) -> Mask:
 
 
 def _rounds(facts: Facts, at: IntArray) -> IntArray:
-    """How many forward passes have begun after a backward pass, or as the first, until each moment.
+    """The round that each moment is in: how many forward passes, the first or after a backward pass, have begun.
 
     Without any backward pass each recorded step is a round.
     """
@@ -215,13 +215,13 @@ def _traffic(facts: Facts, found: Shards, chosen: Mask, more: IntArray = NO_SPAN
     )
 
 
-def _each(groups: IntArray) -> int:
+def _median_count(groups: IntArray) -> int:
     counts = np.unique(groups, return_counts=True)[1]
     return round(float(np.median(counts))) if len(counts) else 0
 
 
 def _bytes_of_a_round(found: Shards, chosen: Mask) -> int | None:
-    """Of the chosen ones together, the median; None if there are none, or not all are known."""
+    """Bytes of the chosen ones of a round together, median of rounds; None if there are none, or some are unknown."""
     carried = np.bincount(np.unique(found.round[chosen], return_inverse=True)[1].ravel(), found.bytes[chosen])
     return round(float(np.median(carried))) if len(carried) and (found.bytes[chosen] >= 0).all() else None
 
@@ -277,7 +277,7 @@ def _cost(facts: Facts, found: Shards) -> tuple[float, float]:
 
 
 def _needless(found: Shards, block: IntArray, start_ns: float, byte_ns: float) -> Mask:
-    """Mask: collectives that one unit per block would spare, by the time that all bytes of the block take.
+    """Mask: collectives that one unit per block would spare; as many stay as take the time of one with all the bytes.
 
     In HSDP an all-reduce follows what was scattered, so that the first of a unit is not joined with its second.
     """
@@ -295,7 +295,7 @@ def _needless(found: Shards, block: IntArray, start_ns: float, byte_ns: float) -
 
 
 def _hooks(facts: Facts, found: Shards, chosen: Mask) -> tuple[tuple[int, Intervals], ...]:
-    """Time of threads in ranges of units of which some collectives are chosen, but of no other unit."""
+    """By thread, the time in FSDP2's ranges of units all of whose collectives are chosen, less that in other units'."""
     others = {found.units[unit] for unit in found.unit[~chosen].tolist()}
     alone = {found.units[unit] for unit in found.unit[chosen].tolist()} - others
 
@@ -324,15 +324,15 @@ def _late(facts: Facts, found: Shards) -> tuple[IntArray, int, float]:
     transfer = Intervals(times.starts + waited, times.ends)
     lasted = transfer.ends - transfer.starts
     idle_links = intervals.subtract(compute, intervals.union(times))
-    could_ns = HIDING_SHARE * _beside(found, chosen, times, idle_links)
+    could_ns = HIDING_SHARE * _hiding_ns(found, chosen, times, idle_links)
     hidden = np.minimum(lasted - intervals.covered(transfer, compute), could_ns).astype(np.int64)
     late = hidden >= OPEN_SHARE * lasted
     total = int(hidden[late].sum())
     return table.ids[rows[late]], round_half_up(total, used.count), float(total / max(lasted[late].sum(), 1))
 
 
-def _beside(found: Shards, chosen: Mask, times: Intervals, compute: Intervals) -> IntArray:
-    """Compute that could hide each: since the gather before in its pass, or until the reduction behind it.
+def _hiding_ns(found: Shards, chosen: Mask, times: Intervals, compute: Intervals) -> IntArray:
+    """ns of compute that could hide each: since the gather before in its pass, or until the reduction behind it.
 
     `compute` is what ran while none of them did, as a link carries one after the other. In a round with one unit all of
     it could, as that unit could be in pieces.

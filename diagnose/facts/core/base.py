@@ -17,13 +17,13 @@ class Missing(Exception):
     """The recording does not hold what a fact needs."""
 
     def __init__(self, what: str, how_to_record_it: str = "") -> None:
-        """`what` is a noun phrase ("call stacks"), `how_to_record_it` a sentence; of a log it is a clause alone."""
+        """`what`: a noun phrase ("call stacks"); `how_to_record_it`: a sentence. Of a log only `what`, as a clause."""
         super().__init__(f"{what}: {how_to_record_it}")
         self.what = what
         self.how_to_record_it = how_to_record_it
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same is missing."""
+        """Whether both name the same missing thing with the same advice; their classes may differ."""
         return isinstance(other, Missing) and self.args == other.args
 
     def __hash__(self) -> int:
@@ -31,23 +31,23 @@ class Missing(Exception):
 
 
 class Failed(Missing):
-    """A fact that could not be computed by a fault of ours: `what` says which, and how it failed."""
+    """A fact or rule that raised an error other than Missing, a bug of diagnose: `what` names it and the error."""
 
 
 def failed(part: str, error: Exception) -> Failed:
-    """What is missing as a part failed, which is collected; to be called where the error is caught."""
+    """The Missing to raise for a bug of diagnose in `part`, which is noted in `failures`. Call it in the `except`."""
     failure = failures.note(part, error)
     return Failed(f"{failure.part}, as diagnose itself failed ({failure.error})", failures.REPORT)
 
 
 class Known:
-    """Something, and the facts computed of it so far. Pass it to a fact to get its value."""
+    """What facts are computed of (a rank, or a run's log), with their values so far. Call a fact with it."""
 
     def __init__(self) -> None:
         self._known: dict[Callable[..., object], object] = {}
 
     def _get(self: K, compute: Callable[[K], T]) -> T:
-        """The value of a fact, computed at the first call; its `Missing` is kept and raised again."""
+        """A fact's value, computed at the first call. Its `Missing` is kept and raised again; a bug is `Failed`."""
         if compute not in self._known:
             try:
                 self._known[compute] = compute(self)
@@ -64,7 +64,7 @@ class Known:
 
 
 class Facts(Known):
-    """A rank and the facts computed of it so far."""
+    """A rank and the facts computed of it so far. Every fact of a rank takes this as its only parameter."""
 
     def __init__(self, rank: Rank, step_range: tuple[int, int] | None = None) -> None:
         """`step_range`: use only recorded steps whose numbers are in it, both ends included."""
@@ -76,7 +76,7 @@ FACTS: dict[str, Callable[[Facts], object]] = {}  # Every fact of a rank by name
 
 
 def once(compute: Callable[[K], T]) -> Callable[[K], T]:
-    """Have a function of Facts computed once per Facts, `Missing` remembered too."""
+    """Decorator: compute a function once per Facts (or other Known), `Missing` kept too; it is no listed fact."""
 
     @wraps(compute)
     def cached(facts: K) -> T:
@@ -85,17 +85,17 @@ def once(compute: Callable[[K], T]) -> Callable[[K], T]:
     return cached
 
 
-def registered(known: dict[str, Callable[[K], object]], compute: Callable[[K], T]) -> Callable[[K], T]:
-    """Computed once, and known under its name, for rules to ask for. Raises ValueError if one has that name."""
+def registered(registry: dict[str, Callable[[K], object]], compute: Callable[[K], T]) -> Callable[[K], T]:
+    """The function computed `once`, and entered in `registry` by its name. Raises ValueError if that is taken."""
     name = compute.__name__
-    if name in known:
+    if name in registry:
         raise ValueError(f"two facts are called {name}")
-    known[name] = cached = once(compute)
+    registry[name] = cached = once(compute)
     return cached
 
 
 def fact(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
-    """Make a function of Facts a fact. Raises as `registered` does."""
+    """Decorator: compute a function of Facts once, and list it in FACTS by its name. Raises like `registered`."""
     return registered(FACTS, compute)
 
 

@@ -41,7 +41,7 @@ class DeviceWork(Struct, frozen=True):
         return bool((self.track == self.track[:1]).all())
 
     def of(self, *classes: WorkClass) -> Intervals:
-        """Normal set of the time in which work of these classes ran; of no class named, any work."""
+        """Normal set of the time in which work of these classes ran; without classes, any work."""
         chosen = np.isin(self.work_class, classes) if classes else slice(None)
         return intervals.union(Intervals(self.start_ns[chosen], self.end_ns[chosen]))
 
@@ -80,7 +80,7 @@ def _classes(facts: Facts, ids: IntArray) -> npt.NDArray[np.int8]:
 
 
 def computed_ns(facts: Facts, ids: IntArray) -> IntArray:
-    """When the last of what was launched before each of this device work to compute has done so; 0 where not known."""
+    """The latest end of compute work launched before each device span; 0 if there is none, or its launch is unknown."""
     work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
     computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
     computes = computes[np.argsort(start[work.launch[computes]], kind="stable")]
@@ -124,8 +124,8 @@ def _in_replays(facts: Facts) -> Intervals:
 def _awaited(facts: Facts) -> Intervals:
     """When the host waited for the device for longer than LATE_NS, and no work was recorded until the wait's end.
 
-    Such work may have run since the recorded work was done; and, if calls launch kernels of which none is recorded, not
-    before the first of them, else not before the wait. Clocks that disagree are allowed for.
+    Each time begins when the recorded work is done, but not before the wait or, if that is earlier, the first launch
+    whose work is not recorded. The wait has to be longer by as much as the clocks of host and device disagree.
     """
     work, spans = device_work(facts), facts.rank.spans
     waits = _calls(facts, ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
@@ -143,10 +143,10 @@ def _awaited(facts: Facts) -> Intervals:
 
 
 def _queued(facts: Facts) -> Intervals:
-    """When work waited that was queued on a stream behind work of which nothing is recorded.
+    """Device gaps in which queued work waited behind unrecorded work of its stream, each from that work's launch on.
 
     Streams work in order: what was launched between the work before such a gap and the work after it ran in the gap,
-    not before its launch. The stream of such a launch is not known; it is asked where a gap begins and ends on one.
+    not before its launch. That launch's stream is not recorded, so a gap has to begin and end with work of one.
     """
     work, spans = device_work(facts), facts.rank.spans
     timed, gaps = np.flatnonzero(work.end_ns > work.start_ns), device_gaps(facts)
@@ -180,7 +180,7 @@ def _first_lost(facts: Facts, after_ns: IntArray) -> IntArray:
 def lost_launches(facts: Facts) -> IntArray:
     """Ids of the launching calls whose work is not recorded, in order.
 
-    Work without a duration may be that short; but on an only stream, what waits behind it can wait for nothing else.
+    Work of zero duration counts as recorded, but not if there is only one stream: what waits behind it waits for it.
     """
     work = device_work(facts)
     recorded = work.launch[(work.end_ns > work.start_ns) | (not work.on_one_stream)]
@@ -188,6 +188,7 @@ def lost_launches(facts: Facts) -> IntArray:
 
 
 def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:
+    """Ids of the calls of one of these kinds on any thread, in order."""
     names = facts.rank.spans["name"].cat
     codes = [code for code, name in enumerate(names.categories) if api_kind(name) in api_kinds]
     return np.flatnonzero(np.isin(names.codes.to_numpy(), codes))
@@ -202,17 +203,17 @@ ENOUGH_LAUNCHES = 20
 Chosen: custom kernels without an op of their own seldom come in such a row between two ops."""
 
 MOST = 0.5
-"""Share of the launches that ops made where ops were recorded, for that to be expected of the others (our choice)."""
+"""If ops made at least this share of the launches where ops were recorded, ops are expected elsewhere (our choice)."""
 
 
 class HostRecorded(Struct, frozen=True):
-    """The stretch of time from the first to the last record of what the host did; its calls may be known longer."""
+    """The stretch of time from the first to the last record of the host; runtime calls may be recorded beyond it."""
 
     start_ns: int
     end_ns: int
 
     def missing_in(self, start_ns: int, end_ns: int) -> Intervals:
-        """Normal set of the times from one moment to another that lie outside of it."""
+        """Normal set of the part of [start_ns, end_ns) that lies outside of the recorded stretch."""
         whole = Intervals(np.array([start_ns]), np.array([end_ns]))
         return intervals.subtract(whole, Intervals(np.array([self.start_ns]), np.array([self.end_ns])))
 

@@ -102,9 +102,9 @@ def api_calls(facts: Facts) -> ApiCalls:
 
 @once
 def host_compute_ops(facts: Facts) -> IntArray:
-    """Ids of the training threads' ops that compute on the CPU beside a device: the outermost that start nothing there.
+    """Ids of ops of training threads that compute on the CPU: the outermost that neither start nor await device work.
 
-    None in a training on the CPU, and none where calls were not recorded.
+    They last over DISPATCH_NS and are none of MANY_VIEWS. Empty if the CPU trains, or if calls were not recorded.
     """
     if not len(device_work(facts).ids) or "launches" not in facts.rank.provenance.recorded:
         return _NONE
@@ -124,9 +124,9 @@ def host_compute_ops(facts: Facts) -> IntArray:
 
 
 def after_closures(facts: Facts, start_ns: IntArray, end_ns: IntArray, also: IntArray = _NONE) -> IntArray:
-    """When calls of `Optimizer.step` in order of start begin to update: after the backward pass of a closure in them.
+    """When each call of `Optimizer.step` (in order of start) begins to update: after the backward ops of its closure.
 
-    `also`: spans that may be in a closure, too.
+    Its start if it has no closure. `also`: ids of other spans that a closure may have, such as `zero_grad`.
     """
     spans, ops = facts.rank.spans, facts.rank.ops
     inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), also).astype(np.int64)
@@ -177,7 +177,7 @@ def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
         TimeCause.OPS: every.where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
         TimeCause.HOST_NOT_RECORDED: host_recorded(facts).missing_in(steps(facts).start_ns, steps(facts).end_ns),
     }
-    taken, exclusive = intervals.EMPTY, {}
+    taken, exclusive = intervals.EMPTY, {}  # Of several activities at once, the first in `found` counts.
     for activity, pieces in found.items():
         own = intervals.union(pieces)
         exclusive[activity] = intervals.subtract(own, taken)
@@ -249,5 +249,6 @@ def _ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
 
 @once
 def _parents_of_ops(facts: Facts) -> IntArray:
+    """Position in `_ops` of the innermost op that contains each one on its thread, or -1. Shape (ops,)."""
     _, start, end, track = _ops(facts)
     return intervals.parents(track, start, end)

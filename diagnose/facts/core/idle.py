@@ -66,13 +66,13 @@ def idle_gaps(facts: Facts) -> IdleGaps:
 
 
 def _drained(calls: ApiCalls, moments: IntArray) -> npt.NDArray[np.bool_]:
-    """Whether the host was, at each moment, in a call that waits for the device and had begun before."""
+    """Whether each moment lies in a call that waits for the device, or at most DRAIN_TOLERANCE_NS after one."""
     blocked = intervals.union(Intervals(calls.start_ns[calls.blocks], calls.end_ns[calls.blocks]))
     return intervals.covered(Intervals(moments - DRAIN_TOLERANCE_NS, moments + 1), blocked) > 0
 
 
 def _host_late(facts: Facts, gaps: Intervals, late: Intervals, drained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
-    """The cause of each gap if its next work was launched only within it: what filled the time until the launch."""
+    """Cause by what fills `late`, the time until the launch: by name if MOST, else SYNC if `drained`, else longest."""
     activities = host_activities(facts)
     spent = {activity: intervals.covered(late, own) for activity, own in activities.items()}
     delay = late.ends - late.starts
@@ -87,7 +87,7 @@ def _host_late(facts: Facts, gaps: Intervals, late: Intervals, drained: npt.NDAr
 def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArray) -> npt.NDArray[np.int8]:
     """The cause of each gap if its next work had been launched before it began, or early in it.
 
-    `in_call_ns`: how long the launching call went on, from the gap's start or its own.
+    `in_call_ns`: how long the launching call went on after the gap's start, or after its own start if that is later.
     """
     calls = api_calls(facts)
     copying = np.isin(launch, calls.ids[calls.of(ApiKind.COPY)])

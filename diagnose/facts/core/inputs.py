@@ -26,7 +26,7 @@ from diagnose.trace.intervals import IntArray
 
 
 def name_codes(facts: Facts, ids: IntArray) -> IntArray:
-    """The number of each span's name, -1 where the id is -1. Shape (ids,)."""
+    """The code of each span's name in the category `name` of `spans`; -1 where the id is -1. Shape (ids,)."""
     return np.where(ids >= 0, facts.rank.spans["name"].cat.codes.to_numpy()[ids], -1).astype(np.int64)
 
 
@@ -36,16 +36,16 @@ def name_of(facts: Facts, span: int) -> str:
 
 
 def op_column(facts: Facts, column: str, ids: IntArray) -> IntArray:
-    """A column of numbers of the table of ops, -1 where it was not recorded. Shape (ids,)."""
+    """An integer column of the table `ops` at these span ids; -1 where it has no such row or value. Shape (ids,)."""
     return facts.rank.ops[column].reindex(ids, fill_value=-1).to_numpy().astype(np.int64)
 
 
 def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[IntArray, Site | None]]:
-    """Rows that agree in all columns and in the line of the user's code that led to their host call (-1: unknown)."""
+    """(positions, line) of rows alike in all columns and in the user's line behind `calls`, their host calls or -1."""
     known = np.flatnonzero(calls >= 0)
     sites = dict(zip(known.tolist(), sites_of(facts, calls[known]), strict=True))
-    numbers: dict[Site | None, int] = {}
-    site = np.array([numbers.setdefault(sites.get(row), len(numbers)) for row in range(len(calls))], dtype=np.int64)
+    number_of: dict[Site | None, int] = {}
+    site = np.array([number_of.setdefault(sites.get(row), len(number_of)) for row in range(len(calls))], dtype=np.int64)
     keys, group = np.unique(np.stack([*columns, site]), axis=1, return_inverse=True)
     return [(rows, sites.get(int(rows[0]))) for rows in members(group.reshape(-1), keys.shape[1])]
 
@@ -83,13 +83,13 @@ class Tensor(NamedTuple):
 
 Shape = tuple[int, ...]
 Inputs = tuple[tuple[Tensor, ...], ...]
-"""The inputs of a call: of a tensor one, of a list of tensors all; of what is no tensor, or was not recorded, none."""
+"""By input of a call, in order, its tensors: one of a tensor, all of a list, () of a number or if not recorded."""
 
 
 def recorded_inputs(facts: Facts, ops: IntArray) -> tuple[IntArray, list[Inputs]]:
-    """The inputs of ops: for each op its position in the list of distinct inputs, or -1. Shape (ops,).
+    """For each op the position of its inputs in the list of distinct inputs, or -1, shape (ops,); and that list.
 
-    Ops that are -1 or whose shapes were not recorded have none. Lists of more than 30 tensors are recorded empty
+    -1: the id is -1, or its shapes were not recorded. Lists of more than 30 tensors are recorded empty
     (torch's TENSOR_LIST_DISPLAY_LENGTH_LIMIT), and so are single numbers in recordings without types.
     """
     table = facts.rank.ops
@@ -108,7 +108,7 @@ def recorded_inputs(facts: Facts, ops: IntArray) -> tuple[IntArray, list[Inputs]
 
 @lru_cache(4096)
 def inputs_read(shapes: str, dtypes: str) -> Inputs:
-    """The inputs that these texts of the table `ops` tell."""
+    """The inputs of an op by its texts in the columns `shapes` and `dtypes` of `ops`; () if they cannot be read."""
     sizes, types = _list(shapes), _list(dtypes)
     named = [type_ if isinstance(type_, str) else "" for type_ in types] + [""] * max(len(sizes) - len(types), 0)
     return tuple(tuple(_tensors(size, dtype)) for size, dtype in zip(sizes[:_MOST], named, strict=False))
@@ -124,7 +124,7 @@ def _list(text: str) -> list[object]:
 
 
 def _tensors(size: object, dtype: str) -> Iterator[Tensor]:
-    """The tensors of one input. An empty size is a tensor of one element where the type says that it is a tensor."""
+    """The tensors of one input, but impossible ones. An empty size is one element if the type is of a tensor."""
     if not isinstance(size, list) or (not size and dtype not in _SIZES):
         return
     for one in size[:_MOST] if size and isinstance(size[0], list) else [size]:
@@ -135,7 +135,7 @@ def _tensors(size: object, dtype: str) -> Iterator[Tensor]:
 
 
 def named(facts: Facts, ids: IntArray, *wanted: str) -> Mask:
-    """Which of these spans (-1: none) have one of the names, or one that begins with it if it ends in `*`."""
+    """Whether each span (id -1: no) has one of the wanted names; `x*` stands for all names that begin with `x`."""
     exact = {name for name in wanted if not name.endswith("*")}
     heads = tuple(name[:-1] for name in wanted if name.endswith("*"))
     names = facts.rank.spans["name"].cat.categories
@@ -144,16 +144,16 @@ def named(facts: Facts, ids: IntArray, *wanted: str) -> Mask:
 
 
 def known_per_step(amounts: IntArray, count: int) -> int | None:
-    """Their sum per step; None if one of them is negative, which is unknown."""
+    """The sum of the amounts over `count` steps, per step; None if any of them is negative, that is unknown."""
     return round_half_up(int(amounts.sum()), count) if (amounts >= 0).all() else None
 
 
 class Work(Struct, frozen=True):
-    """Ops of the whole recording, the device work launched in them, and what both take."""
+    """Ops of the whole recording, none inside another, the device work launched in them, and the time of both."""
 
     ids: IntArray
     work_ids: IntArray
-    data_ids: IntArray  # What lasts for as long as there is data: the device work, and the ops that launch none.
+    data_ids: IntArray  # What gets shorter with less data: the device work, and those of the ops that launch none.
     host_ns: int  # Time in the ops, per step.
     device_ns: int  # Sum of durations of the device work, per step.
 
@@ -164,7 +164,7 @@ class Work(Struct, frozen=True):
 
 
 def work_of(facts: Facts, ids: IntArray) -> Work:
-    """What these ops take, each moment of a thread counted once."""
+    """The outermost of these ops and the device work launched in them, with the time of both in the used steps."""
     spans, count, work = host_spans(facts, SpanKind.OP), steps(facts).count, device_work(facts)
     spans = spans.where(np.isin(spans.ids, ids)).outermost()
     launched, used = launched_in(facts, spans), spans.in_steps(facts)
@@ -188,18 +188,18 @@ def main_ops(facts: Facts) -> HostSpans:
 
 
 def inputs_of(facts: Facts, ids: IntArray) -> list[Inputs]:
-    """Of each op; () where they were not recorded."""
+    """The inputs of each op, in the order of `ids`; () where they were not recorded."""
     position, inputs = recorded_inputs(facts, ids)
     return [inputs[one] if one >= 0 else () for one in position.tolist()]
 
 
 def first_shape(inputs: Inputs) -> Shape | None:
-    """The shape of the first input, if it is a tensor, or of the first of a list."""
+    """The shape of the first input, or of its first tensor if it is a list; None if it has no recorded tensor."""
     return inputs[0][0].shape if inputs and inputs[0] else None
 
 
 def calls_alike(facts: Facts, ids: IntArray) -> IntArray:
-    """Of each op a number for its name with shapes and types of its inputs; -1 where these were not recorded."""
+    """A number per op, equal for ops of one name with inputs of equal shapes and types; -1 if these are unknown."""
     position, _ = recorded_inputs(facts, ids)
     _, number = np.unique(np.stack((position, name_codes(facts, ids))), axis=1, return_inverse=True)
     return np.where(position >= 0, number.reshape(-1), intervals.NONE)

@@ -22,7 +22,7 @@ def manifest(facts: Facts) -> RankManifest:
 
 
 def marked_ranges(facts: Facts) -> tuple[str, ...]:
-    """What is known to have ranges in the recording whenever it happens."""
+    """Values of `Activity` that the recorder marks with a range whenever they happen; () if that is not known."""
     return () if facts.rank.context is None else facts.rank.context.rank.marked
 
 
@@ -61,7 +61,7 @@ def trains_on_cpu(facts: Facts) -> bool:
 
 
 def is_of_no_use(missing: Missing, facts: Facts) -> bool:
-    """Whether what is missing is of a GPU, and the training uses none."""
+    """Whether only a recording of a GPU has what is missing, and the training uses no GPU."""
     return "ProfilerActivity.CUDA" in missing.how_to_record_it and bool(optional(trains_on_cpu, facts))
 
 
@@ -69,7 +69,7 @@ def is_of_no_use(missing: Missing, facts: Facts) -> bool:
 def busy_share(facts: Facts) -> float:
     """Share of a step in which a training on the CPU keeps a core busy, at most 1; 0 if it is not known to train there.
 
-    1 in recordings that do not say: it may also sleep, or wait for other ranks.
+    In the rest of the step it sleeps or waits for other ranks. 1 in recordings that do not say.
     """
     if not trains_on_cpu(facts):
         return 0.0

@@ -18,10 +18,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import ValueGraph
 
-ALIKE, LEAST = (
-    0.75,
-    0.85,
-)  # Shares that have to be found of a thread's recorded ops, and of those looked at (our choice).
+ALIKE, LEAST = 0.75, 0.85  # Shares of a thread's recorded ops, and of those looked at, that have to match. Chosen.
 ENOUGH = 0.5  # Of the time of the used steps has to be that of steps with the same ops (our choice).
 APART, AGREE = 16, 2  # Ops that may be left out in a row, and those that have to agree behind them (our choice).
 NOT_COUNTED = Missing("contents of tensor rows", "Record with this version of diagnose profile.")
@@ -36,12 +33,12 @@ class SeenOps(Struct, frozen=True):
     names: tuple[str, ...]
     makes: Mask  # It makes or changes values; others make views.
     first: IntArray
-    """The op that made the same before in this step, in a backward pass if this one is in one; -1 if there is none."""
+    """Position of the first op that made the same in this step, of a backward pass if this one is; -1 if none did."""
     constant: Mask  # The step before had made the same.
     backward: Mask  # It was called in a backward pass.
     brought: Mask  # It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight.
     takes: tuple[tuple[int, ...], ...]
-    """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
+    """Positions of the ops of this step that made what each op takes; with -1 if it also takes something else."""
     sparse: IntArray | None  # As `ValueGraph.sparse`.
     looked_up: IntArray | None  # As `ValueGraph.looked_up`, by positions among these.
     repeats: Mask | None = None  # As `ValueGraph.repeats`.
@@ -53,24 +50,24 @@ def seen_ops(facts: Facts) -> SeenOps:
     graph = facts.rank.values
     if graph is None:
         raise Missing("whether ops recompute known results", "Record with this version of diagnose profile.")
-    last = np.flatnonzero(graph.step == 1)
-    ids = _recorded(facts, graph, last)
+    second = np.flatnonzero(graph.step == 1)
+    ids = _recorded(facts, graph, second)
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
         raise Missing("whether ops recompute known results", ALIKE_STEPS)
-    takes, looked_up = _takes(graph, last), graph.looked_up
+    takes, looked_up = _takes(graph, second), graph.looked_up
     return SeenOps(
         ids=ids,
-        names=tuple(graph.names[one] for one in graph.name[last].tolist()),
-        makes=graph.makes[last] == 1,
-        first=_first(graph, last, takes),
-        constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
-        backward=graph.backward[last] == 1,
-        brought=_depends_on_earlier(graph, last),
+        names=tuple(graph.names[one] for one in graph.name[second].tolist()),
+        makes=graph.makes[second] == 1,
+        first=_first(graph, second, takes),
+        constant=(graph.same[second] >= 0) & (graph.step[graph.same[second]] == 0),
+        backward=graph.backward[second] == 1,
+        brought=_depends_on_earlier(graph, second),
         takes=takes,
-        sparse=None if graph.sparse is None else graph.sparse[last],
-        looked_up=None if looked_up is None else np.maximum(looked_up[last] - last[0], -1),
-        repeats=None if graph.repeats is None else graph.repeats[last] == 1,
+        sparse=None if graph.sparse is None else graph.sparse[second],
+        looked_up=None if looked_up is None else np.maximum(looked_up[second] - second[0], -1),
+        repeats=None if graph.repeats is None else graph.repeats[second] == 1,
     )
 
 
@@ -80,7 +77,7 @@ def is_layer(name: str) -> bool:
 
 
 def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]:
-    """Of spans, none inside another, the ops that were seen in each."""
+    """By position in `spans`, none inside another: positions in `seen` of the ops in it. Empty ones are left out."""
     recorded = np.flatnonzero(seen.ids >= 0)
     around = spans.around(spans_of(facts, seen.ids.ravel()[recorded]))
     found: dict[int, set[int]] = {}
@@ -90,64 +87,65 @@ def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]
     return found
 
 
-def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
-    """For each op of `last` the ops whose results it takes, as positions in `last`; -1 for ops before it."""
-    first = int(last[0])
-    makers_of: list[set[int]] = [set() for _ in last]
+def _takes(graph: ValueGraph, second: IntArray) -> tuple[tuple[int, ...], ...]:
+    """For each op of `second` the ops whose results it takes, as positions in `second`; -1 for ops before it."""
+    offset = int(second[0])
+    makers_of: list[set[int]] = [set() for _ in second]
     for taker, maker in zip(graph.uses.tolist(), graph.used.tolist(), strict=True):
-        if taker >= first:
-            makers_of[taker - first].add(max(maker - first, -1))
+        if taker >= offset:
+            makers_of[taker - offset].add(max(maker - offset, -1))
     return tuple(tuple(sorted(makers)) for makers in makers_of)
 
 
-def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]) -> IntArray:
+def _first(graph: ValueGraph, second: IntArray, takes: tuple[tuple[int, ...], ...]) -> IntArray:
     """Of each op the position of that which made the same in this step before it, in the same phase; or -1.
 
-    What takes the same as another op has been given the same, also where the recorder did not compare that.
+    If two ops made the same, so did the ops that made their inputs: one of which the recorder found no equal gets its
+    counterpart, if that has the same name.
     """
     known: dict[tuple[int, int], int] = {}
     found = []
-    for position, op in enumerate(last.tolist()):
+    for position, op in enumerate(second.tolist()):
         same = int(graph.same[op])
         key = (op if same < 0 else same, int(graph.backward[op]))
         found.append(known.setdefault(key, position) if graph.makes[op] else position)
-    names = [graph.names[one] for one in graph.name[last].tolist()]
+    names = [graph.names[one] for one in graph.name[second].tolist()]
     written = {maker for taker, makers in enumerate(takes) if names[taker].endswith("_") for maker in makers}
-    alone = [at == one and graph.makes[last[at]] == 1 and at not in written for at, one in enumerate(found)]
+    alone = [at == one and graph.makes[second[at]] == 1 and at not in written for at, one in enumerate(found)]
     for at in range(len(found) - 1, -1, -1):  # What it takes was called before it.
-        mine, others = ([one for one in takes[op] if one >= 0] for op in (at, found[at]))
-        for one, other in zip(mine, others, strict=False) if len(mine) == len(others) else ():
-            if alone[one] and other < one and names[one] == names[other]:
-                found[one] = found[other]
+        makers, twins = ([maker for maker in takes[op] if maker >= 0] for op in (at, found[at]))
+        for maker, twin in zip(makers, twins, strict=False) if len(makers) == len(twins) else ():
+            if alone[maker] and twin < maker and names[maker] == names[twin]:
+                found[maker] = found[twin]
     first = np.array(found, dtype=np.int64)
-    return np.where(first < np.arange(len(last)), first, -1)
+    return np.where(first < np.arange(len(second)), first, -1)
 
 
-def _depends_on_earlier(graph: ValueGraph, last: IntArray) -> Mask:
-    """Whether each op of `last` depends, through others or directly, on an op before `last`."""
-    first = int(last[0])
-    depends = np.zeros(len(last), dtype=bool)
+def _depends_on_earlier(graph: ValueGraph, second: IntArray) -> Mask:
+    """Whether each op of `second` depends, directly or not, on an earlier step's op or on memory that no op filled."""
+    offset = int(second[0])
+    depends = np.zeros(len(second), dtype=bool)
     order = np.argsort(graph.uses, kind="stable")
     for taker, maker in zip(graph.uses[order].tolist(), graph.used[order].tolist(), strict=True):
-        if taker >= first:  # What it takes was made before it, so that is known here.
-            depends[taker - first] |= maker < first or depends[maker - first]
+        if taker >= offset:  # What it takes was made before it, so that is known here.
+            depends[taker - offset] |= maker < offset or depends[maker - offset]
     return depends
 
 
-def _recorded(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
-    """The recorded span of each op of `last`, by used step: shape (steps, ops); -1 where none matches."""
-    makes = last[graph.makes[last] == 1]
+def _recorded(facts: Facts, graph: ValueGraph, second: IntArray) -> IntArray:
+    """The recorded span of each op of `second`, by used step: shape (steps, ops); -1 where none matches."""
+    makes = second[graph.makes[second] == 1]
     numbers = {graph.names[one].rstrip("_"): one for one in np.unique(graph.name[makes]).tolist()}
     spans = host_spans(facts, SpanKind.OP, named=lambda name: name.rstrip("_") in numbers).outermost()
     names = names_of(facts)
     number = _numbered(numbers, [names[code] for code in name_codes(facts, spans.ids).tolist()])
-    wanted = _numbered(numbers, [graph.names[one] for one in graph.name[last].tolist()])
-    step, making = used_step(facts, spans.ids), graph.makes[last] == 1
-    found = np.full((steps(facts).count, len(last)), -1, dtype=np.int64)
+    wanted = _numbered(numbers, [graph.names[one] for one in graph.name[second].tolist()])
+    step, making = used_step(facts, spans.ids), graph.makes[second] == 1
+    found = np.full((steps(facts).count, len(second)), -1, dtype=np.int64)
     for one in range(len(found)):
         mine = step == one
         for thread in np.unique(graph.thread[makes]).tolist():
-            own = np.flatnonzero((graph.thread[last] == thread) & making)
+            own = np.flatnonzero((graph.thread[second] == thread) & making)
             found[one, own] = _best(spans.where(mine), number[mine], wanted[own])
         if (found[one] >= 0).sum() < LEAST * making.sum():
             found[one] = -1
@@ -159,20 +157,20 @@ def _numbered(numbers: dict[str, int], names: list[str]) -> IntArray:
 
 
 def _best(spans: HostSpans, number: IntArray, wanted: IntArray) -> IntArray:
-    """The spans of the thread whose ops are like those that are wanted; -1 if there is none, or where they differ."""
+    """For each wanted op its span on the first thread that matches as a whole, or -1. `number`: names of the spans."""
     found = np.full(len(wanted), -1, dtype=np.int64)
     for track in np.unique(spans.track).tolist():
         mine = spans.track == track
         pairs = _aligned(number[mine].tolist(), wanted.tolist())
         if pairs and len(pairs) >= max(ALIKE * int(mine.sum()), LEAST * len(wanted)):
-            some, others = np.array(pairs, dtype=np.int64).T
-            found[others] = spans.ids[mine][some]
+            at_span, at_wanted = np.array(pairs, dtype=np.int64).T
+            found[at_wanted] = spans.ids[mine][at_span]
             return found
     return found
 
 
 def _aligned(some: list[int], others: list[int]) -> list[tuple[int, int]]:
-    """Positions of those that are equal and in the same order, as far as few are left out on either side."""
+    """(position in `some`, in `others`) of equal numbers in order, up to where more than APART in a row match none."""
     pairs, one, other = [], 0, 0
     while one < len(some) and other < len(others):
         if some[one] == others[other]:
@@ -189,6 +187,7 @@ def _aligned(some: list[int], others: list[int]) -> list[tuple[int, int]]:
 
 
 def _agree(some: list[int], others: list[int], one: int, other: int) -> bool:
+    """Whether the next AGREE numbers from both positions are equal, or as many as are left; False at an end."""
     mine, theirs = some[one : one + AGREE], others[other : other + AGREE]
     short = min(len(mine), len(theirs))
     return short > 0 and mine[:short] == theirs[:short]

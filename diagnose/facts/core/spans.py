@@ -25,7 +25,7 @@ NO_OPS = Missing("framework ops", "Profile with ProfilerActivity.CPU as well.")
 
 @dataclass(frozen=True)
 class HostSpans:
-    """Some spans, in order of start. Arrays of shape (spans,)."""
+    """Some spans, in order of start unless said otherwise. Arrays of shape (spans,)."""
 
     ids: IntArray
     start_ns: IntArray
@@ -38,11 +38,11 @@ class HostSpans:
         return intervals.union(Intervals(self.start_ns, self.end_ns))
 
     def where(self, chosen: npt.NDArray[np.bool_] | IntArray) -> HostSpans:
-        """Some of them, by mask or position."""
+        """Some of them, by mask or position, in the order of the positions."""
         return HostSpans(self.ids[chosen], self.start_ns[chosen], self.end_ns[chosen], self.track[chosen])
 
     def outermost(self) -> HostSpans:
-        """Those that lie in no other of them."""
+        """Those that lie in no other of them on their thread."""
         return self.where(self.parents < 0)
 
     @cached_property
@@ -67,8 +67,8 @@ NO_SPANS = HostSpans(*np.zeros((4, 0), dtype=np.int64))
 
 
 def host_spans(facts: Facts, *span_kinds: SpanKind, named: Callable[[str], bool] | None = None) -> HostSpans:
-    """Spans of these kinds, on any thread, whose names `named` accepts (asked once per distinct name)."""
-    known, asked = _known(facts), frozenset(span_kinds)
+    """All spans of these kinds in the recording, on any thread; with `named`, those whose name it accepts."""
+    known, asked = _spans_by_kinds(facts), frozenset(span_kinds)
     if asked not in known:
         wanted = np.zeros(len(SpanKind), dtype=bool)
         wanted[[enums.code(kind) for kind in asked]] = True
@@ -85,18 +85,18 @@ def host_spans(facts: Facts, *span_kinds: SpanKind, named: Callable[[str], bool]
 
 @once
 def names_of(facts: Facts) -> list[str]:
-    """The distinct names of spans, by code: one at a time the table takes a microsecond for each."""
+    """The names of spans by their code, as a list: looking up one in the table takes a microsecond."""
     return list(map(str, facts.rank.spans["name"].cat.categories.tolist()))
 
 
 @once
-def _known(facts: Facts) -> dict[frozenset[SpanKind], HostSpans]:
-    """All spans of the kinds that were asked for: many ask for the same, and for what contains what."""
+def _spans_by_kinds(facts: Facts) -> dict[frozenset[SpanKind], HostSpans]:
+    """The cache of `host_spans`, which fills it: many ask for the same spans, and for their `parents`."""
     return {}
 
 
 def spans_of(facts: Facts, ids: IntArray) -> HostSpans:
-    """The spans of these ids, in their order."""
+    """The spans of these ids, in the order of `ids`."""
     start, dur, track = (facts.rank.spans[name].to_numpy()[ids] for name in ("start_ns", "dur_ns", "track"))
     return HostSpans(ids, start, start + dur, track.astype(np.int64))
 
@@ -123,7 +123,7 @@ def in_used_steps(facts: Facts, ids: IntArray) -> npt.NDArray[np.bool_]:
 
 
 def launched_in(facts: Facts, spans: HostSpans) -> IntArray:
-    """For each row of `device_work` the position of the innermost of the spans that it was launched in, or -1."""
+    """For each row of `device_work` the position of the innermost of the spans that launched it, or -1."""
     launch = device_work(facts).launch
     return np.where(launch >= 0, spans.around(spans_of(facts, np.maximum(launch, 0))), intervals.NONE)
 
@@ -147,18 +147,18 @@ def whole_idle(facts: Facts) -> Intervals:
 
 
 def members(group: IntArray, groups: int) -> list[IntArray]:
-    """Positions of the members of each group from 0 to groups - 1, in order."""
+    """By group from 0 to groups - 1, the positions of its members in order. `group`: that of each position."""
     order = np.argsort(group, kind="stable")
     return np.split(order, np.cumsum(np.bincount(group, minlength=groups))[:-1]) if groups else []
 
 
 def require_ops(facts: Facts) -> None:
-    """Without ops, dispatching them and Python between them look the same."""
+    """Raises Missing if no ops were recorded: dispatching ops and Python between them would look the same."""
     if "ops" not in facts.rank.provenance.recorded:
         raise NO_OPS
 
 
-MOSTLY = 0.5  # Share of some time at one line, from which on that stands for all of it (our choice).
+MOSTLY = 0.5  # A line with this share of some time stands for all of it (our choice).
 
 
 @fact
@@ -178,7 +178,7 @@ def frame_sites(facts: Facts) -> dict[int, Site]:
 def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site | None]:
     """The innermost line of the user's code open at each moment on its thread, else on the main thread.
 
-    What a lambda runs is of the function that holds its line. All None where no stacks were recorded.
+    A lambda's line counts to the named function recorded at that line. All None where no stacks were recorded.
     """
     try:
         table, sites = user_frames(facts)
@@ -206,7 +206,7 @@ def user_frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
 
 
 def first_of_function(facts: Facts, site: Site | None, times: Intervals, track: int) -> Site | None:
-    """The first line of a site's function that runs on the thread at these times: of a loop, that of its head."""
+    """The topmost line of the site's function that runs on the thread in `times` (a loop's head); else `site`."""
     if site is None or not facts.rank.provenance.knows("stacks"):
         return site
     table, sites = user_frames(facts)
@@ -218,7 +218,7 @@ def first_of_function(facts: Facts, site: Site | None, times: Intervals, track: 
 
 
 def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
-    """A normal set of times in pieces, in each of which one line of the user's code runs on the thread.
+    """A normal set of times, cut so that one line of the user's code, or none, runs on the thread in each piece.
 
     Raises Missing without call stacks.
     """
@@ -229,7 +229,7 @@ def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
 
 
 def site_of_most(sites: Sequence[Site | None], ns: IntArray) -> Site | None:
-    """The line that MOSTLY of some time is at."""
+    """The line with most of the time `ns`, if that is MOSTLY of it; None also if most of it has no line."""
     sums: dict[Site | None, int] = {}
     for site, lasted in zip(sites, ns.tolist(), strict=True):
         sums[site] = sums.get(site, 0) + lasted
@@ -238,7 +238,7 @@ def site_of_most(sites: Sequence[Site | None], ns: IntArray) -> Site | None:
 
 
 def site_of_spans(facts: Facts, spans: HostSpans) -> Site | None:
-    """The line at which most of the time of host spans goes, each by its middle."""
+    """The line with MOSTLY of the time of host spans, each taken at its middle; None as `site_of_most`."""
     sites = sites_at(facts, (spans.start_ns + spans.end_ns) // 2, spans.track)
     return site_of_most(sites, spans.end_ns - spans.start_ns)
 
@@ -246,8 +246,8 @@ def site_of_spans(facts: Facts, spans: HostSpans) -> Site | None:
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:
     """The line of the user's code that led to each host span; also from an op's own call stack (old recordings).
 
-    A call of the system runs no Python, so its middle has the line as well: stacks of other steps are placed between
-    ops, and less exactly than that it begins.
+    It is looked up at the span's start; of a system call in its middle, where no other line can run: the place of
+    stacks that come from other steps is not exact.
     """
     spans, libraries = spans_of(facts, ids), facts.rank.libraries
     is_system = facts.rank.spans["kind"].cat.codes.to_numpy()[ids] == enums.code(SpanKind.SYSTEM)

@@ -31,9 +31,7 @@ class Measure(str, Enum):
 
     DEVICE = "device"  # Last device end to last device end.
     HOST = "host"  # Start to start of the host's step markers: no device work was recorded.
-    ONE_STEP = (
-        "one_step"  # The only step: to its last device end, from that of work before it or its start on the host.
-    )
+    ONE_STEP = "one_step"  # The only step: to its last device end, from that of work before it or its host start.
     WINDOW = "window"  # No steps: all recorded work, as if it were one step.
 
 
@@ -45,7 +43,7 @@ class Steps(Struct, frozen=True):
     bounds_ns: IntArray  # Used step k is [bounds_ns[k], bounds_ns[k + 1]). Shape (used + 1,).
     recorded: int  # Steps marked in the recording, used or not.
     dropped: tuple[int, ...]  # Numbers of the recorded steps that are not used.
-    held_up: tuple[int, ...] = ()  # Of these, such as something outside of the training seems to have held up.
+    held_up: tuple[int, ...] = ()  # Those of `dropped` that something outside of the training seems to have held up.
 
     @property
     def count(self) -> int:
@@ -82,7 +80,7 @@ class Steps(Struct, frozen=True):
 def steps(facts: Facts) -> Steps:
     """The used steps. The first recorded one is not used (when it began on the device is unknown), nor a cut-off last.
 
-    Of a training on the CPU, of one process, only the longest run of steps that were not held up.
+    Of a training on the CPU in one process, without a step range: the longest run of steps that nothing held up.
 
     Raises Missing if the recording holds neither device work nor ops, nothing that takes time, or no step of the asked
     range.
@@ -101,7 +99,7 @@ def steps(facts: Facts) -> Steps:
 
 
 def host_window(facts: Facts) -> tuple[int, int]:
-    """From when to when the host was in the used steps: it may be ahead of the device."""
+    """(start, end) ns of the used steps on the host, by its step marks: it may be ahead of the device."""
     used = steps(facts)
     if used.measure is Measure.WINDOW:
         return used.start_ns, used.end_ns
@@ -110,7 +108,7 @@ def host_window(facts: Facts) -> tuple[int, int]:
 
 
 def _on_device(facts: Facts) -> Steps | None:
-    """Steps between the last device ends of marked steps; None if no device work lies in a step."""
+    """Steps between the last device ends of marked steps (a lone one: ONE_STEP); None if marks launch no work."""
     marks, work = facts.rank.steps, device_work(facts)
     in_step = work.step >= 0
     counts = np.bincount(work.step[in_step], minlength=len(marks))
@@ -132,8 +130,8 @@ def _on_device(facts: Facts) -> Steps | None:
 def _with_work(counts: IntArray) -> list[int]:
     """Positions of steps with device work; if the recording lost some in between, the longest unbroken run.
 
-    The step after one that was lost lasts from the end of the one before it. Where many have none, steps are marked
-    more often than they are made.
+    Else a step after a lost one would last from the end of the one before that. All are kept if that run has under
+    LOST_SHARE of them: then the program marks steps more often than it trains.
     """
     every = np.flatnonzero(counts)
     first, last = _longest_run(counts > 0)
@@ -177,7 +175,7 @@ def _window(facts: Facts) -> Steps:
 def _begun(facts: Facts) -> int:
     """Start of the recorded device work in ns, after any long initial wait for work that was not recorded.
 
-    Work that was launched right away, and of which nearly all runs later, waits for work from before the recording.
+    Such a wait fills over half of that time, has little work before it, and ends with work launched as it began.
     """
     work, launched = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
     busy, begin = work.of(), int(work.start_ns.min())
@@ -193,9 +191,10 @@ def _begun(facts: Facts) -> int:
 
 
 def _calm(facts: Facts, found: Steps) -> Steps:
-    """Without steps whose ops take LONG times as long as those of others, as many as they are, if none timed did.
+    """The longest run of steps of which none was held up: none whose ops took LONG times as long without being more.
 
-    The machine had something else to do, or ran short of memory while recording: that says nothing of the training.
+    The machine then had something else to do, or ran short of memory while recording. All steps are returned unless
+    one process trains on the CPU, and ENOUGH_TIMED steps without the profiler have none so long.
     """
     known = facts.rank.context.rank if facts.rank.context is not None else None
     if known is None or known.unprofiled is None or found.measure is not Measure.HOST:
@@ -216,7 +215,7 @@ def _calm(facts: Facts, found: Steps) -> Steps:
 
 
 def _longest_run(chosen: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Positions of the first and the last of the longest run of True, of equally long ones the first."""
+    """Positions of the first and last of the longest run of True, the first of equal ones. One must be True."""
     change = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False]))))
     first, last = change[::2], change[1::2] - 1
     longest = int(np.argmax(last - first))
@@ -234,7 +233,7 @@ def _selected(found: Steps, step_range: tuple[int, int]) -> Steps:
 
 
 def _part(found: Steps, first: int, last: int) -> Steps:
-    """The used steps from one position to another, both included."""
+    """`found` with only the used steps at positions `first` to `last`, both included; the others become dropped."""
     left_out = found.numbers[:first] + found.numbers[last + 1 :]
     return replace(
         found,

@@ -75,7 +75,7 @@ def work_table(facts: Facts) -> WorkTable:
 
 
 def sole_ops(facts: Facts, calls: IntArray) -> IntArray:
-    """The outermost op around each call in which no device work but that of these calls is started, or -1."""
+    """Id of the outermost op around each call that starts no other device work than these calls do, or -1."""
     ops, launch = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), device_work(facts).launch
     up = np.append(ops.parents, intervals.NONE)
     other = np.ones(len(facts.rank.spans), dtype=bool)
@@ -96,7 +96,7 @@ def sole_ops(facts: Facts, calls: IntArray) -> IntArray:
 
 
 def reading_ops(facts: Facts, ids: IntArray, copy: IntArray, reads: npt.NDArray[np.bool_]) -> IntArray:
-    """The outermost op around each of the calls that read a number that starts no other work, or -1. Shape (ids,)."""
+    """For each call of `ids` that `reads` a number by `copy`, the outermost op that only starts such reads; else -1."""
     work = device_work(facts)
     copying = work.launch[np.searchsorted(work.ids, copy[reads & (copy >= 0)])]
     found = np.full(len(ids), -1, dtype=np.int64)

@@ -95,7 +95,7 @@ class Fetches(Struct, frozen=True):
         return self.ids[~(self.first | self.last)]
 
     def late_ns(self, wait: Input, steps: Steps) -> int:
-        """What the training waits per step, but at the beginnings and ends of epochs."""
+        """ns per step that the training waits for batches, but for the first and last fetches of epochs."""
         waiting = self.dur_ns if self.idle_ns is None else self.idle_ns
         return wait.waited_ns - int(waiting[self.in_steps & (self.first | self.last)].sum()) // steps.count
 
@@ -108,11 +108,11 @@ def fetches(facts: Facts) -> Fetches:
     if not len(found.ids):
         raise Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
     dur, in_steps = found.end_ns - found.start_ns, in_used_steps(facts, found.ids)
-    first, ends = _first(facts, found), _python_or_annotations(facts, _END_OF_WORKERS)
+    first, ends = _first_of_iterators(facts, found), _python_or_annotations(facts, _END_OF_WORKERS)
     last = intervals.covered(Intervals(found.start_ns, found.end_ns), ends.times) > 0
     time = optional(device_time, facts)
     in_process = made_in_process({str(name) for name in names.iloc[found.ids].unique()})
-    long, starts = _long(dur), NO_SPANS if in_process else _python_or_annotations(facts, _NEW_WORKERS)
+    long, starts = _wait_for_workers(dur), NO_SPANS if in_process else _python_or_annotations(facts, _NEW_WORKERS)
     return Fetches(
         ids=found.ids,
         start_ns=found.start_ns,
@@ -134,7 +134,7 @@ def _python_or_annotations(facts: Facts, named: re.Pattern[str]) -> HostSpans:
     return found.outermost()
 
 
-def _first(facts: Facts, found: HostSpans) -> npt.NDArray[np.bool_]:
+def _first_of_iterators(facts: Facts, found: HostSpans) -> npt.NDArray[np.bool_]:
     """Which fetches are the first on their thread since an iterator was made, or follow the ops that make one."""
     made = _python_or_annotations(facts, _NEW_ITERATOR)
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
@@ -150,7 +150,7 @@ def _first(facts: Facts, found: HostSpans) -> npt.NDArray[np.bool_]:
     return first
 
 
-def _long(dur: IntArray) -> npt.NDArray[np.bool_]:
+def _wait_for_workers(dur: IntArray) -> npt.NDArray[np.bool_]:
     """Which fetches are so far longer than the others that they wait for new workers."""
     long = (dur >= RESTART * np.quantile(dur, 0.5, method="lower")) & (dur >= RESTART_NS)
     if long.any() and not long.all():
@@ -159,6 +159,7 @@ def _long(dur: IntArray) -> npt.NDArray[np.bool_]:
 
 
 def _every(dur_ns: IntArray) -> int | None:
+    """The period of these fetches' durations; None if there is none, or not two of them are slow."""
     if len(dur_ns) < MIN_FETCHES:
         return None
     slow = dur_ns >= SLOW * max(float(np.quantile(dur_ns, READY_QUANTILE)), 1.0)
@@ -166,7 +167,7 @@ def _every(dur_ns: IntArray) -> int | None:
 
 
 def _period(values: npt.NDArray[np.float64]) -> int | None:
-    """The least distance at which values resemble each other, seen at least three times; None if they do not."""
+    """The least lag of 2 or more at which values correlate by REPEATS, if they hold it three times; None without."""
     lags = range(2, min(len(values) // 3, LONGEST_PERIOD) + 1)
     alike = np.array([_correlation(values[:-lag], values[lag:]) for lag in lags])
     fits = np.flatnonzero(alike >= REPEATS)
@@ -174,6 +175,7 @@ def _period(values: npt.NDArray[np.float64]) -> int | None:
 
 
 def _ready_ns(dur_ns: IntArray, in_process: bool | None) -> int:
+    """As `Fetches.ready_ns`."""
     usual = int(np.quantile(dur_ns, READY_QUANTILE))
     return MOST_READY_NS if in_process is False and usual > LONGEST_READY_NS else usual
 

@@ -32,7 +32,7 @@ MOSTLY = 0.5  # Of its time in one function of a library, from which on that is 
 
 
 class Loading(Struct, frozen=True):
-    """What batches take, and what steps take by the model of `throughput`."""
+    """What batches take, and what steps take by the model of `throughput`, which has times of all batches of a step."""
 
     loader: Loader  # The one that is asked most often.
     models: tuple[Throughput, Throughput, Throughput]
@@ -48,12 +48,12 @@ class Loading(Struct, frozen=True):
 
     @property
     def fetch_ns(self) -> float:
-        """To make a batch, on a worker that has a core, or in process."""
+        """ns to make one batch, on a worker that has a core, or in process."""
         return (self.model.computing_ns + self.model.waiting_ns) / self.batches
 
     @property
     def first_ns(self) -> int:
-        """Until the first batch of workers that are there is made and sent; 0 where only a trace tells."""
+        """ns until the first batch of workers that have started is made and sent; 0 where only a trace tells."""
         return round(self.model.making_ns / self.batches) if self.loader.dataset else 0
 
     @property
@@ -73,13 +73,13 @@ class Loading(Struct, frozen=True):
 
     @property
     def hidden_share(self) -> float:
-        """Of making batches in process what that many workers hide."""
+        """Share of making batches in process that `workers` workers hide."""
         model = self.model
         return max(model.step_ns(0) - model.step_ns(self.workers), 0.0) / (model.computing_ns + model.waiting_ns)
 
     @property
     def workers_help(self) -> bool:
-        """Whether more of them are the advice."""
+        """Whether the advice is to have more workers than there are."""
         present = self.model.workers
         return self.workers > present and (present > 0 or self.hidden_share >= HIDDEN)
 
@@ -89,9 +89,9 @@ class Loading(Struct, frozen=True):
         return abs(self.model.step_ns(self.model.workers) / max(self.mean_ns, 1) - 1) <= UNLIKE
 
     def faster(self, workers: int, share: float = 0.0) -> tuple[float, float, float]:
-        """By `Estimate`, how many times as fast batches come with so many workers, and without a share of making them.
+        """By `Estimate`, how many times as fast as now batches come with so many workers, less a share of making them.
 
-        Of what there is now, whether they are made in process or by workers.
+        Now they may be made in process or by workers.
         """
         base, now = self.model, self.model.workers
         now_ns = base.delivery_ns(now) if now else base.computing_ns + base.waiting_ns
@@ -99,7 +99,7 @@ class Loading(Struct, frozen=True):
         return low, likely, high
 
     def ready_ns(self, workers: int) -> tuple[float, float, float]:
-        """By `Estimate`, what a batch still takes the training with so many workers: taking it, and starting them."""
+        """By `Estimate`, ns that a batch still costs the training with so many workers: taking it, starting them."""
         less_ns = self.model.training_ns + self.model.beginning_ns(self.model.workers)
         each = (one.paces_ns(workers)[Bound.TRAINING] + one.beginning_ns(workers) - less_ns for one in self.models)
         low, likely, high = (max(ns, 0.0) / self.batches for ns in each)
@@ -107,7 +107,7 @@ class Loading(Struct, frozen=True):
 
     @property
     def handing_share(self) -> float:
-        """Of the time that the training waits for batches what goes into handing over; 0 where that is not known."""
+        """Share of the training's wait for batches that goes into handing them over; 0 where that is not known."""
         return self.loader.handing_share or 0.0
 
     @property
@@ -118,9 +118,9 @@ class Loading(Struct, frozen=True):
 
     @property
     def sampling_share(self) -> float | None:
-        """Of the time until a batch is there what the sampler takes, to say which items come next; None if unknown.
+        """Share of the wait for a batch that the sampler takes, to say which items come next; None if unknown.
 
-        Where that was not timed: without workers all else is making it, if nothing is pinned.
+        If it was not timed, but there are neither workers nor pinning, it is all of the wait but making the batch.
         """
         one = self.loader
         if one.sampling_ns is not None and one.wait_ns:
@@ -160,7 +160,7 @@ class Loading(Struct, frozen=True):
 
     @property
     def collating_share(self) -> float:
-        """Of making a batch, what a `collate_fn` of the script's own takes, if it takes most; else 0."""
+        """Share of making a batch that a `collate_fn` of the script's own takes, if it takes most; else 0."""
         by_hand = self.most_in == "collate" and self.loader.collate != "default_collate"
         return min((self.loader.collate_ns or 0) / max(self.fetch_ns, 1), 1.0) if by_hand else 0.0
 
@@ -193,7 +193,7 @@ def loading(facts: Facts) -> Loading:
 
 
 def whole_batches(batches: float, steps: int) -> float:
-    """Of a step: a whole number, or one in a whole number of steps, where that fits the mean of so many steps."""
+    """Batches of a step: the mean over so many steps, or a whole number within SPLIT of it; at least one in all."""
     each = max(round(batches), 1)
     return float(each) if abs(batches - each) <= SPLIT else max(batches, 1 / steps)
 
@@ -201,6 +201,7 @@ def whole_batches(batches: float, steps: int) -> float:
 def _models(
     facts: Facts, wait: Input, loader: Loader, rank: RankManifest, batches: float
 ) -> tuple[Throughput, Throughput, Throughput]:
+    """The models of `Loading`, by `Estimate`, from what the recording and the manifest tell."""
     known, whole, alone = optional(context, facts), optional(epoch, facts), rank.unprofiled
     cpus = None if known is None else known.host.cpus_allowed
     return throughput_of(
@@ -263,8 +264,8 @@ def throughput_of(
 def _training_ns(facts: Facts, wait: Input, making_ns: float) -> float:
     """A step without waiting for batches and without making them, which takes `making_ns` of the training's thread.
 
-    Of steps without the profiler what is neither, and at least the device's work. Recorded steps may wait more than
-    others, or less.
+    From steps timed without the profiler, and at least the device's work, as recorded steps may wait more than others,
+    or less. Where waits were not timed, the step less the recorded share of waiting.
     """
     used, time, known = steps(facts), optional(device_time, facts), optional(slowdown, facts)
     alone = facts.rank.context.rank.unprofiled if facts.rank.context else None
@@ -284,7 +285,7 @@ def _epoch_steps(rank: RankManifest, loader: Loader, whole: Epoch | None, batche
 
 
 def epoch_batches(rank: RankManifest, loader: Loader) -> int | None:
-    """Of an epoch, as torch's samplers make them; None if that is not known."""
+    """Batches of one rank in an epoch, as torch's samplers make them; None if that is not known."""
     if not loader.dataset_length or not loader.batch_size:
         return None
     ranks = rank.world_size if loader.sampler == "DistributedSampler" else 1

@@ -1,7 +1,7 @@
 """How much of the work is done on padding? What batches hold is known from `diagnose profile`, which looked into some.
 
-A place is one position of one row of a batch. What takes its time with the length of rows is told by shapes: of rows
-and places, alone, joined, or split by heads.
+A place is one position of one row of a batch. Ops whose time grows with the length of rows are told by the shapes of
+their inputs: rows by places, both joined into one dimension, or split by heads.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ class Padding(Struct, frozen=True):
     site: Site | None  # The first line that takes a batch.
 
     def saved_ns(self, left: float) -> int:
-        """What is saved per step if rows are so much shorter."""
+        """ns saved per step if rows keep this share of their length."""
         return round(self.linear.longest_ns * (1 - left) + self.attention.longest_ns * (1 - left * left))
 
 
@@ -100,7 +100,7 @@ def _length(shape: Shape, rows: RowsFilled) -> int:
 
 
 def _holds(shape: Shape, rows: int, length: int) -> bool:
-    """Whether it has all places of a batch, or those but the last (or first) of each row."""
+    """Whether a tensor of this shape has all places of a batch, or all but the last (or first) of each row."""
     for places in (length, length - 1):
         by_head = len(shape) >= 3 and shape[0] % rows == 0 and places in shape[1:]
         if by_head or shape[:2] in ((rows, places), (places, rows)) or shape[:1] == (rows * places,):
@@ -109,7 +109,7 @@ def _holds(shape: Shape, rows: int, length: int) -> bool:
 
 
 def _squared(held: list[Shape], rows: int, length: int) -> bool:
-    """Whether something has each place with each other, or is about to: the scores of attention."""
+    """Whether an op takes the scores of attention (each place by each of its row), or multiplies heads to get them."""
     by_head = [shape for shape in held if len(shape) == 4 or (len(shape) == 3 and shape[0] > rows)]
     scores = any(shape[-2:] == (length, length) for shape in by_head)
     return scores or (len(by_head) > 1 and by_head[0][-2] == length == by_head[1][-1])

@@ -63,12 +63,12 @@ class Throughput(Struct, frozen=True):
 
     @property
     def making_ns(self) -> float:
-        """Of a worker with a core of its own: c + w + h_w."""
+        """For a worker with a core of its own to make and send the batches of a step: c + w + h_w."""
         return self.computing_ns + self.waiting_ns + self.sending_ns
 
     @property
     def cpu_ns(self) -> float:
-        """That a step with workers takes on all cores: c + h + h_w + u."""
+        """CPU time that a step with workers takes on all cores together: c + h + h_w + u."""
         return self.computing_ns + self.handing_ns + self.sending_ns + self.warmer * self.training_cpu_ns
 
     @property
@@ -105,7 +105,7 @@ class Throughput(Struct, frozen=True):
 
     @property
     def cores_left(self) -> int:
-        """Whole ones that the present workers leave to the training, at least one."""
+        """Whole cores that the present workers leave to the training, at least one."""
         busy = (self.computing_ns + self.sending_ns) / self.step_ns(self.workers) if self.workers else 0.0
         return max((self.cores or 1) - round(busy), 1)
 
@@ -126,14 +126,14 @@ class Throughput(Struct, frozen=True):
         return min(count for count in candidates if self.step_ns(count) <= (1 + NEAR) * best_ns)
 
     def delivery_ns(self, workers: int) -> float:
-        """From the batches of one step to those of the next at least, as so many workers and the cores make them."""
+        """The least ns from the batches of one step to those of the next that so many workers and the cores allow."""
         paces = self.paces_ns(workers)
         return max(paces[Bound.WORKERS], paces[Bound.CORES])
 
     def cheaper(self, share: float) -> Throughput:
-        """Where this share of making batches is gone."""
+        """The same with making batches shorter by this share."""
         return replace(self, computing_ns=(1 - share) * self.computing_ns, waiting_ns=(1 - share) * self.waiting_ns)
 
     def table(self) -> dict[int, float]:
-        """The step by numbers of workers."""
+        """ns of the step by numbers of workers."""
         return {count: self.step_ns(count) for count in SHOWN}

@@ -51,7 +51,7 @@ _AROUND = (
 
 
 def chains_on_cpu(facts: Facts) -> PointwiseChains:
-    """As `pointwise_chains`. Raises Missing without ops or shapes."""
+    """`pointwise_chains` of a training on the CPU: of ops instead of kernels. Raises Missing without ops or shapes."""
     if "ops" not in facts.rank.provenance.recorded:
         raise NO_OPS
     spans, count = facts.rank.spans, steps(facts).count
@@ -96,7 +96,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
 
 
 def _calls(facts: Facts, ops: HostSpans, chain: IntArray) -> IntArray:
-    """In how many calls of torch, none inside another, the ops of each chain are. Shape (chains,)."""
+    """In how many outermost ops of training threads the ops of each chain are. Shape (chains,)."""
     calls = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
     call = intervals.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
     pairs = np.unique(np.stack((chain, call)), axis=1)
@@ -105,7 +105,7 @@ def _calls(facts: Facts, ops: HostSpans, chain: IntArray) -> IntArray:
 
 
 def _computing(facts: Facts) -> tuple[HostSpans, IntArray]:
-    """Ops of torch's own that compute themselves, on training threads, by thread and time, and for how long they do."""
+    """Training threads' aten ops that compute themselves, in order of thread and start, and the ns of that."""
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, named=lambda name: name.startswith("aten::")))
     ops = ops.where(np.lexsort((ops.start_ns, ops.track)))
     dur, outer = ops.end_ns - ops.start_ns, ops.parents
@@ -117,7 +117,7 @@ def _computing(facts: Facts) -> tuple[HostSpans, IntArray]:
 
 
 def _elsewhere(facts: Facts, ops: HostSpans) -> Mask:
-    """Which ops are no work on activations, are compiled already, or are a part of something larger."""
+    """Which ops lie in an optimizer's update, in zeroing of gradients, or in a span of _AROUND. Shape (ops,)."""
     around = host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: name.startswith(_AROUND))
     found = np.zeros(len(ops.ids), dtype=bool)
     for other in (updates(facts), zeroings(facts), around):
@@ -162,9 +162,9 @@ class PointwiseChains(Struct, frozen=True):
 
 
 def chained(run: IntArray, own: IntArray, recorded: Mask) -> tuple[IntArray, Mask]:
-    """Number of the chain of each operation, which may be one, and which operations work on no statistic.
+    """For each operation the number of its chain, which may have one, and whether it works on more than a statistic.
 
-    `run`: of operations that may be one chain; `own`: elements, exact where `recorded`. Shapes (operations,).
+    `run`: number of the run of neighbours, which chains divide; `own`: elements, exact where `recorded`; 0 unknown.
     """
     near = np.zeros_like(own)
     for far in range(1, min(_NEAR + 1, len(own))):
@@ -181,9 +181,9 @@ def chained(run: IntArray, own: IntArray, recorded: Mask) -> tuple[IntArray, Mas
 
 
 def bytes_left(group: IntArray, read: IntArray, written: IntArray, stays: Mask) -> npt.NDArray[np.float64]:
-    """Of each chain, the bytes that are left when no op stores its result for the next to read; 0 unknown.
+    """Bytes that each chain (number: `group`) moves if no op stores its result for the next to read; 0 unknown.
 
-    Without those of ops that stay as they are: these need all of what the op before makes, and hand on what they make.
+    Without those of ops that stay: what the op before these makes is still stored, what they make is not read again.
     """
     joined, stays_before, stays_after = group[1:] == group[:-1], stays[:-1], stays[1:]
     not_read = np.minimum(written[:-1], read[1:])
@@ -193,5 +193,5 @@ def bytes_left(group: IntArray, read: IntArray, written: IntArray, stays: Mask) 
 
 
 def fused(ns: IntArray, high_ns: IntArray) -> IntArray:
-    """Times after each share of SAVED. Shape (3, groups)."""
+    """Times of groups of `ns` now and `high_ns` if all is saved, after each share of SAVED. Shape (3, groups)."""
     return np.stack([np.rint(ns - share * (ns - high_ns)).astype(np.int64) for share in SAVED])

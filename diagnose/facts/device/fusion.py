@@ -59,8 +59,8 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
     ns = np.add.reduceat(table.dur_ns[rows], first)
     in_steps = table.in_steps[rows[first]]
     bound_ns = round_half_up(int(table.dur_ns[bound & table.in_steps].sum()), count)
-    told = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
-    main = table.op[of_op[in_op == np.argmax(told)]] if told.any() else table.op[:0]
+    known_ns = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
+    main = table.op[of_op[in_op == np.argmax(known_ns)]] if known_ns.any() else table.op[:0]
     return PointwiseChains(
         on_cpu=False,
         ids=table.ids[rows],
@@ -78,12 +78,13 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
 
 
 def _memory_bound(facts: Facts) -> Mask:
+    """Which rows of the work table are memory-bound kernels that torch's own ops launched."""
     masking = named(facts, work_table(facts).op, "aten::masked_fill*")  # Its kernels' names say indexing.
     return eager(facts) & (work_table(facts).of(*MEMORY_BOUND) | masking)
 
 
 def _elements(facts: Facts, recorded: IntArray) -> IntArray:
-    """Elements of each row of the work table: as recorded, else its threads, unless it may stride; 0 unknown."""
+    """Elements of each row of the work table: `recorded`, else the threads of an elementwise kernel; 0 unknown."""
     table, names = work_table(facts), facts.rank.spans["name"].cat.categories
     iterates = np.array(["elementwise" in name for name in names], dtype=bool)[name_codes(facts, table.ids)]
     grid = facts.rank.kernels[[f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"]]
@@ -92,7 +93,7 @@ def _elements(facts: Facts, recorded: IntArray) -> IntArray:
 
 
 def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
-    """Number of the run of each row in `order`: members of one stream, launching thread and step, or one other row."""
+    """Number of each row's run, in `order`: members in a row of one stream, launching thread and step; others alone."""
     table, spans = work_table(facts), facts.rank.spans
     thread = np.append(spans["track"].to_numpy(), intervals.NONE)[table.launch]
     place = np.stack((table.track, thread, spans["step"].to_numpy()[table.ids]))[:, order]
@@ -146,7 +147,7 @@ def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
 
 
 def _around_softmax(facts: Facts, order: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Positions in `order` of batched matmul, softmax and matmul, with only memory-bound kernels and copies between."""
+    """(first matmul, softmax, second) as positions in `order`, with only memory-bound kernels and copies between."""
     table, op = work_table(facts), work_table(facts).op[order]
     matmul, softmax = named(facts, op, *_MATMULS), named(facts, op, "aten::_softmax")
     run = _run(facts, order, matmul | softmax | (_memory_bound(facts) | table.of(KernelKind.MEMORY))[order])
@@ -170,7 +171,7 @@ def _shape(scores: Inputs, softmax: Inputs, values: Inputs) -> Dims | None:
 
 
 def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray]:
-    """Rows of the work table launched in the backward of the ops that start from each first op to its last op's end."""
+    """By attention, the rows of the work table that its backward pass launches. `first`, `last`: ids of its end ops."""
     spans, links = facts.rank.spans, facts.rank.links
     links = links[links["kind"] == LinkKind.FORWARD_OF.value]
     start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
@@ -183,7 +184,7 @@ def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray
 
 
 def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
-    """One attention that runs as several kernels: its time per step, forward and backward, and what it computes."""
+    """The attention of one shape. `forward`, `backward`: the rows of the work table of each of its passes."""
     table, count = work_table(facts), steps(facts).count
     passes = [*forward, *(rows for rows in backward if len(rows))]
     rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(pass_) for pass_ in passes])
@@ -236,7 +237,7 @@ class SlowAttention(Struct, frozen=True):
     ids: IntArray  # Kernels of the whole recording.
     ns: int
     left: tuple[float, float, float] | None
-    """Share of their time with the faster one: low, likely and high estimate; None of what costs has prices for."""
+    """Share of their time with the faster one: low, likely and high estimate; None if `costs` prices it (EFFICIENT)."""
 
 
 @fact
@@ -278,7 +279,7 @@ def _by_flash_2(facts: Facts, ops: MatmulOps) -> Mask:
 
 
 def _has_mask(facts: Facts, ops: MatmulOps, at: int) -> bool:
-    """Of memory-efficient attention: the input behind queries, keys and values, which backward follow the gradient."""
+    """Whether memory-efficient attention has a mask: its 4th input, or the 5th of its backward op."""
     (inputs,) = inputs_of(facts, ops.op[[at]])
     behind = 4 if ops.names[ops.name[at]].endswith("backward") else 3
     return len(inputs) > behind and bool(inputs[behind]) and inputs[behind][0].elements > 1

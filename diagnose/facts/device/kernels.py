@@ -21,7 +21,7 @@ from diagnose.trace.kinds import KernelKind
 
 
 class Kernel(Struct, frozen=True):
-    """All device operations of one name."""
+    """All kernels of one name in the used steps."""
 
     name: str
     kind: KernelKind
@@ -63,7 +63,7 @@ def kernels(facts: Facts) -> tuple[Kernel, ...]:
 
 
 class KernelGroup(Struct, frozen=True):
-    """Kernels with something in common."""
+    """Kernels of the used steps of one kind, or launched by one op."""
 
     label: str  # The kind of kernel, or the op that launched it ("" unknown).
     calls: int  # In all used steps.
@@ -88,7 +88,7 @@ def kernel_ops(facts: Facts) -> tuple[KernelGroup, ...]:
 
 
 def _grouped(facts: Facts, dur: pd.Series[int], label: pd.Series[str]) -> tuple[KernelGroup, ...]:
-    """Calls and device time per step by label, longest first."""
+    """By label, calls in all used steps and device time per step, longest first. `label`: of each kernel."""
     count, step_ns = steps(facts).count, breakdown(facts).step_ns
     totals = dur.groupby(label, sort=False).agg(["size", "sum"])
     found = [
@@ -99,7 +99,7 @@ def _grouped(facts: Facts, dur: pd.Series[int], label: pd.Series[str]) -> tuple[
 
 
 def _in_steps(facts: Facts) -> pd.DataFrame:
-    """Kernels that start in the used steps: codes of name and op (-1 none), dur in ns, occupancy."""
+    """A row per kernel that starts in the used steps: name codes of it and its op (-1 none), dur in ns, occupancy."""
     table = work_table(facts)
     is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy()[table.ids] == enums.code(SpanKind.KERNEL)
     rows = is_kernel & table.in_steps
@@ -117,12 +117,12 @@ class GridFilling(Struct, frozen=True):
     """How well kernels fill the device; times per step."""
 
     underfilled_ids: IntArray
-    """Kernels with fewer blocks than multiprocessors are left to them: by the device, less those that a communication
-    kernel beside them takes."""
+    """Compute kernels of the whole recording with fewer blocks than the device has multiprocessors, less those that a
+    communication kernel beside them takes."""
     underfilled_ns: int
     underfilled_share: float  # Of compute.
-    filled_share: float  # Of the multiprocessors left that their blocks can take, the mean over time; 1 without any.
-    free_memory_share: float | None  # Of the device's, never reserved by the allocator; None without memory events.
+    filled_share: float  # Of these multiprocessors, those that their blocks fill, mean over time; 1 without any.
+    free_memory_share: float | None  # Of the fullest device's, never reserved by the allocator; None if not known.
 
 
 @fact
@@ -183,7 +183,7 @@ class SortedIndexing(Struct, frozen=True):
     work: Work
     call: IntArray  # The call, 0.., that each of `work.work_ids` is launched in.
     moved_bytes: IntArray  # What each call reads and writes without sorting; 0 unknown. Shape (calls,).
-    floor: float | None  # Share of the device's time of adding unsorted, at least; None if sizes or device are unknown.
+    floor: float | None  # Least share of the device time left without sorting; None if sizes or device are unknown.
 
 
 @fact

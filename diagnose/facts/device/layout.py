@@ -31,20 +31,20 @@ from diagnose.trace.kinds import Activity, KernelKind
 
 
 def traffic(facts: Facts, rows: Mask) -> tuple[IntArray, IntArray, IntArray]:
-    """As `traffic_of` for the ops of some rows of the work table; what a reduction writes counts nothing."""
+    """`traffic_of` the op of each row of the work table, 0 elsewhere than in `rows`; a reduction writes 0."""
     elements, read, written = traffic_of(facts, np.where(rows, work_table(facts).op, UNKNOWN))
     return elements, read, np.where(work_table(facts).of(KernelKind.REDUCTION), 0, written)
 
 
 def traffic_of(facts: Facts, ops: IntArray) -> tuple[IntArray, ...]:
-    """Elements, bytes read and written by ops (-1: none), as if elementwise; 4 bytes if of unknown type; 0 unknown."""
+    """(elements, bytes read, bytes written) of each op, as if elementwise; 0: id -1, or unknown; no type: 4 bytes."""
     position, inputs = recorded_inputs(facts, ops)
     code, many = name_codes(facts, ops), len(facts.rank.spans["name"].cat.categories) + 1
     distinct, at = np.unique((position + 1) * many + code + 1, return_inverse=True)
     pairs = [divmod(key, many) for key in distinct.tolist()]
     names = facts.rank.spans["name"].cat.categories
-    told = [_moved(str(names[name - 1]), inputs[call - 1]) if call else (0, 0, 0) for call, name in pairs]
-    return tuple(np.array(told, dtype=np.int64).reshape(-1, 3).T[:, at.reshape(-1)])
+    moved = [_moved(str(names[name - 1]), inputs[call - 1]) if call else (0, 0, 0) for call, name in pairs]
+    return tuple(np.array(moved, dtype=np.int64).reshape(-1, 3).T[:, at.reshape(-1)])
 
 
 def _moved(op: str, inputs: Inputs) -> tuple[int, int, int]:
@@ -73,7 +73,7 @@ def eager(facts: Facts) -> Mask:
 def for_parallelism(facts: Facts) -> Mask:
     """Which rows of the work table serve data parallelism: launched by FSDP, by DDP's own work, in collectives.
 
-    `FullyShardedDataParallel.forward` and `DistributedDataParallel.forward` hold the whole model: not by them.
+    What `FullyShardedDataParallel.forward` and `DistributedDataParallel.forward` launch is the model, and not counted.
     """
     table, names = work_table(facts), facts.rank.spans["name"].cat.categories
     collective = [name for name in names if kinds.activity(name) is Activity.COLLECTIVE]
@@ -111,9 +111,9 @@ def layout_conversions(facts: Facts) -> tuple[LayoutConversions, ...]:
 
 
 def _groups(facts: Facts, rows: IntArray, key: IntArray) -> Iterator[tuple[str, str, IntArray, IntArray]]:
-    """Asking op, op and rows of the work table that are alike in these and in `key`, and which are in the used steps.
+    """(asking op, op, rows, those of them in the used steps) for `rows` of the work table alike in both and in `key`.
 
-    Of `rows`, and only groups that occur in the used steps.
+    Groups without a row in the used steps are left out.
     """
     table = work_table(facts)
     keys = np.stack((name_codes(facts, table.asked_by[rows]), name_codes(facts, table.op[rows]), key))
@@ -182,7 +182,7 @@ def _cast_and_bytes(facts: Facts, table: WorkTable, rows: IntArray) -> tuple[Int
 
 
 def _cast_by_name(kernel: str) -> int:
-    """As in ATen's Copy.cu and CUDALoops.cuh: casting kernels are called so, or load with a cast."""
+    """Whether a copying kernel casts, by names in ATen's Copy.cu and CUDALoops.cuh: 1, 0, or -1 unknown."""
     if kinds.kernel_kind(kernel) is KernelKind.CAST_QUANT or "LoadWithCast" in kernel:
         return 1
     plain = ("CatArray", "_nocast", "LoadWithoutCast", "vectorized_elementwise_kernel", "Memcpy")
@@ -253,7 +253,7 @@ def _reached(facts: Facts, ops: MatmulOps, rows: Mask) -> float | None:
 
 
 def _fixed(facts: Facts, ids: IntArray, names: list[str], step: IntArray) -> bool | None:
-    """Whether each step runs the same kernels with the same grids; None if there is only one step."""
+    """Whether each step runs the same kernels with the same grids as often, in any order; None with one step."""
     grid = facts.rank.kernels[["grid_x", "grid_y", "grid_z"]].reindex(ids, fill_value=0).to_numpy().tolist()
     count = steps(facts).count
     ran = [Counter[tuple[str, tuple[int, ...]]]() for _ in range(count)]

@@ -58,7 +58,7 @@ class Lost(Struct, frozen=True):
 
     @property
     def recurs(self) -> bool:
-        """Whether it is many pieces: start-up is few long ones."""
+        """Whether no piece has ONE_PIECE of the time or more: start-up is a few long pieces."""
         return int((self.pieces.ends - self.pieces.starts).max(initial=0)) < ONE_PIECE * self.pieces.total
 
 
@@ -75,7 +75,7 @@ def lost_time(facts: Facts) -> tuple[Lost, ...]:
 
 
 def together(losses: Iterable[Lost]) -> Lost | None:
-    """Losses of one cause as one; None of none."""
+    """The sum of losses of one cause, without operation, role, group and line; None without any."""
     some = list(losses)
     if not some:
         return None
@@ -154,7 +154,7 @@ def _site_of(facts: Facts, table: CollectiveTable, rows: IntArray, asked: IntArr
 
 
 def _awaited(facts: Facts, ids: IntArray) -> tuple[tuple[int, int], ...]:
-    """For whom this rank waits in some of its calls, per step; the one that comes last is waited for."""
+    """(rank, ns per step) that this rank waits for in these collectives, as the last to come; longest first."""
     others = optional(peers, facts)
     if others is None:
         return ()
@@ -304,6 +304,7 @@ def achieved_flops(facts: Facts) -> AchievedFlops:
 
 
 def _of_type(code: int, flops: int, count: int, device: Peaks | None, devices: int) -> TypeFlops:
+    """FLOPs of the type at position `code` of DTYPES (-1: unknown). `flops`: in all `count` used steps."""
     dtype = DTYPES[code] if code >= 0 else ""
     rate = device.tflops(dtype) if device else None
     return TypeFlops(dtype, round_half_up(flops, count), None if rate is None else rate * 1e12 * devices)

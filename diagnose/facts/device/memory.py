@@ -34,7 +34,7 @@ class Memory(Struct, frozen=True):
 
     @property
     def free_share(self) -> float | None:
-        """Of the device's memory, never reserved by the allocator."""
+        """Share of the device's memory that the allocator never reserved; None if not known."""
         if not self.capacity_bytes or self.peak_reserved_bytes is None:
             return None
         return 1 - self.peak_reserved_bytes / self.capacity_bytes
@@ -169,12 +169,12 @@ def _growth(facts: Facts, device: int, events: pd.DataFrame) -> MemoryGrowth:
 
 
 def _kept(facts: Facts, ids: IntArray, step: IntArray, changed: IntArray) -> Kept | None:
-    """By the size of tensors: addresses are not read, so that what is freed is known by its size alone."""
+    """The tensor size that keeps most bytes, of those that grow in each step but the first; None if none does."""
     sizes, group = np.unique(np.abs(changed), return_inverse=True)
     steps = len(facts.rank.steps)
-    left = np.zeros((len(sizes), steps + 1), dtype=np.int64)
-    np.add.at(left, (group.ravel(), step), np.sign(changed))
-    every = left[:, 1:steps]  # What the first step makes may stay: gradients, the optimizer's statistics.
+    kept = np.zeros((len(sizes), steps + 1), dtype=np.int64)  # By size, as addresses are not read.
+    np.add.at(kept, (group.ravel(), step), np.sign(changed))
+    every = kept[:, 1:steps]  # What the first step makes may stay: gradients, the optimizer's statistics.
     lasting = np.where((every > 0).all(axis=1), sizes * every.sum(axis=1), 0)
     if not lasting.any():
         return None
@@ -271,9 +271,9 @@ def _churn(facts: Facts, calls: ApiCalls, rows: IntArray, inside: npt.NDArray[np
 
 
 def _bursts(calls: ApiCalls, rows: IntArray, op: IntArray) -> IntArray:
-    """For each of the calls at `rows`, how many frees follow each other around it on its thread, in the same op.
+    """For each of the calls at `rows`, the length of the run of frees that it is in, on its thread and in one op.
 
-    0 for what is no free.
+    `op`: the innermost op of each. 0 for what is no free.
     """
     order = np.lexsort((calls.start_ns, calls.track))
     free = calls.of(ApiKind.FREE)[order]
@@ -294,7 +294,7 @@ class AllocatorCause(Struct, frozen=True):
     names: tuple[str, ...]  # Of the functions.
     ids: IntArray
     calls: float
-    later_share: float  # Of the later half of the used steps have such calls: what first steps need is there by then.
+    later_share: float  # Share of the later half of the used steps with such calls: first steps allocate anyway.
     host_ns: int
     idle_ns: int | None  # Idle time of the device under them; None without device work.
     site: Site | None  # Where most of their host time is spent.

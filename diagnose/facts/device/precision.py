@@ -103,14 +103,14 @@ def _left(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> float | Non
         return None
     own = np.where(_in(ops, "tf32")[chosen], known.tf32_tflops or known.fp32_tflops, known.fp32_tflops)
     least = dur * np.minimum(own / rate, 1.0)
-    if (told := optional(op_roofline, facts)) is not None:
-        floor = told.floor_ns(dtype)[chosen]
+    if (roofline := optional(op_roofline, facts)) is not None:
+        floor = roofline.floor_ns(dtype)[chosen]
         least = np.where(np.isnan(floor), least, np.minimum(floor, dur))
     return float(least.sum() / dur.sum())
 
 
 class OddSize(Struct, frozen=True):
-    """The inner size that most of the time of misaligned calls goes by."""
+    """The misaligned inner size whose calls take the most time."""
 
     size: int
     other: int  # The other inner size of its first call in the used steps: of the weights.
@@ -255,7 +255,7 @@ UNITS = {
 
 
 def half_on_cpu(facts: Facts) -> tuple[str, int] | None:
-    """16 bits that a training on the CPU multiplies in without units for them, and ns per step; None if unknown."""
+    """A 16-bit type that a CPU training computes in without units for it, and ns per step; None also if not known."""
     flags = None if facts.rank.context is None else facts.rank.context.host.cpu_flags
     if flags is None or not trains_on_cpu(facts):
         return None

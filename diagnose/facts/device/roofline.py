@@ -62,7 +62,7 @@ _RATE_REACHED = np.array([0.60, 0.90])
 class MatmulOps(Struct, frozen=True):
     """Calls that launched matmul-like kernels, in the whole recording; arrays of shape (rows,) if not said otherwise.
 
-    A row is the innermost op whose cost is known, or that is none above the kernels, the innermost op; a kernel
+    A row is the innermost op around its kernels whose cost is known, or if there is none the innermost op; a kernel
     without op has a row of its own. Rows are in order of their first kernel.
     """
 
@@ -84,7 +84,7 @@ class MatmulOps(Struct, frozen=True):
     row: IntArray  # The row of each kernel. Shape (kernels,).
 
     def named(self, fits: Callable[[str], bool]) -> Mask:
-        """Rows of an op with such a name."""
+        """Whether each row's op has a name that `fits` accepts; False without an op. Shape (rows,)."""
         return np.append([fits(name) for name in self.names], False)[self.name].astype(bool)
 
 
@@ -134,7 +134,7 @@ def _figures(found: Cost) -> tuple[int, ...]:
 
 
 def _owners(facts: Facts, op: IntArray) -> tuple[IntArray, IntArray, list[Cost]]:
-    """For each op (-1: none) the innermost op around it with a cost, else itself; the position of its cost, or -1."""
+    """For each op (-1: none) the innermost op with a cost at or around it, else itself; its cost's number; costs."""
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
     code, told = costs_of(facts, ops.ids)
     root = len(ops.ids)
@@ -153,7 +153,7 @@ def _owners(facts: Facts, op: IntArray) -> tuple[IntArray, IntArray, list[Cost]]
 
 
 def costs_of(facts: Facts, ids: IntArray) -> tuple[IntArray, list[Cost]]:
-    """The distinct costs of ops, and which of them each op has, or -1."""
+    """For each op the position of its cost in the list of distinct costs, or -1 if unknown; and that list."""
     table, names = facts.rank.ops, facts.rank.spans["name"].cat
     code = np.full(len(ids), UNKNOWN, dtype=np.int64)
     costly = np.array([has_cost(name) for name in names.categories], dtype=bool)
@@ -221,10 +221,10 @@ def _blocks(facts: Facts, kernel: IntArray) -> IntArray:
 
 
 def inner_sizes(ops: MatmulOps) -> IntArray:
-    """Sizes along which the operands of products lie in memory: N, K, and M where it is another's N or K and is odd.
+    """M, N and K of each row as far as they should be aligned; 0 if unknown, and for most M. Shape (rows, 3).
 
-    Else M is the number of tokens, which needs no alignment; but the product that gives a weight's gradient has one of
-    the weight's sizes as M. 0 where unknown. Shape (rows, 3).
+    M counts if it is an N or K of some row that is no multiple of _ODD, as in the product of a weight's gradient. Else
+    it is a number of tokens, which needs no alignment.
     """
     sizes = np.maximum(ops.dims, 0)
     inner = sizes[:, 1:]
@@ -249,9 +249,9 @@ class OpRoofline(Struct, frozen=True):
 
     @property
     def achieved_share(self) -> FloatArray:
-        """The least time as it was multiplied, over the time taken; NaN unknown. Shape (rows,).
+        """The least time in the type that each row multiplied in, over the time taken; NaN unknown. Shape (rows,).
 
-        At most so much where the cost is not exact. Over 1: operands came from the cache rather than from memory.
+        An upper bound where the cost is not exact. Over 1: operands came from the cache rather than from memory.
         """
         share, math = np.full(len(self.table.op), np.nan), self.math_dtype
         for code in np.unique(math[math >= 0]):
@@ -280,10 +280,10 @@ class OpRoofline(Struct, frozen=True):
 
 
 def math_dtypes(table: MatmulOps) -> Codes:
-    """What each row multiplies in: as its kernel's name says, else its inputs' type if that leaves no choice."""
-    told, recorded = table.math_dtype, table.dtype
+    """Position in DTYPES of what each row multiplies in: by its kernel's name, else a narrow input type; -1 unknown."""
+    by_name, recorded = table.math_dtype, table.dtype
     narrow = np.isin(recorded, [DTYPES.index(one) for one in ("fp16", "bf16", "fp8")])
-    return np.where((told < 0) & narrow, recorded, told)
+    return np.where((by_name < 0) & narrow, recorded, by_name)
 
 
 def reached_share(known: Peaks, dtype: str) -> float:

@@ -169,7 +169,7 @@ def _times(facts: Facts, ids: pd.DataFrame) -> Intervals:
 
 
 def copy_before(facts: Facts, ids: IntArray) -> IntArray:
-    """The copy that each host call starts, else the last one between host and device that its innermost op has started.
+    """The copy that each host call starts, else the last one to or from the host that its innermost op started before.
 
     Span ids of copies, -1 where there is none. Shape (ids,).
     """
@@ -235,13 +235,14 @@ def _neighbours(ops: HostSpans) -> tuple[IntArray, IntArray]:
 
 
 def _untouched(facts: Facts, makers: HostSpans) -> npt.NDArray[np.bool_]:
+    """Whether each op that makes a tensor lies in no data loading and launches no device work. Shape (makers,)."""
     loaders = host_spans(facts, SpanKind.LOADER)
     loading = intervals.innermost_at(makers.start_ns, makers.track, loaders.track, loaders.start_ns, loaders.end_ns)
     return (loading < 0) & ~np.isin(np.arange(len(makers.ids)), launched_in(facts, makers))
 
 
 def _same_shape(facts: Facts, ops: HostSpans, move: IntArray) -> npt.NDArray[np.bool_]:
-    """Whether the op before each move on the thread, if it filled the new tensor, has the move's shape, if known."""
+    """Whether each move has the shape of the op before it on the thread; also if that fills nothing, or if unknown."""
     shapes = [facts.rank.ops["shapes"].reindex(ops.ids[at]).astype(str) for at in (move - 1, move)]
     filled, moved = (text.str.extract(r"^\[\[([^\]]*)\]", expand=False).to_numpy() for text in shapes)
     fills = facts.rank.spans["name"].iloc[ops.ids[move - 1]].isin([*_FILLS, *_LIFTS, "detach_"]).to_numpy()

@@ -32,7 +32,7 @@ WHOLE = (CalleeKind.LOG, CalleeKind.METRIC, CalleeKind.SAVE, CalleeKind.LOAD, Ca
 
 
 class Callee(Struct, frozen=True):
-    """A function of a library that takes most of some time of a line."""
+    """A function of a library that a line of the user's code spends MOST of some time in."""
 
     name: str  # As `json.dumps`; all of the framework together are `torch`.
     kind: CalleeKind
@@ -42,7 +42,7 @@ class Callee(Struct, frozen=True):
 
 @once
 def called(facts: Facts) -> Callees:
-    """What lines call, by the detail recording or by the recording's own frames; nothing without stacks."""
+    """What lines of the user's code call, by the detail recording, else by the recording's frames; empty without."""
     lines = facts.rank.lines
     if not len(lines):
         return frames.of_frames(facts.rank.spans, facts.rank.libraries)
@@ -68,9 +68,10 @@ def whole_calls(facts: Facts) -> Intervals:
 
 
 def callee(facts: Facts, ns: IntArray, name: IntArray, times: Sequence[tuple[int, Intervals]]) -> Callee | None:
-    """What takes most of pauses in the used steps, of which `ns` count and `name` says what each calls.
+    """The library function that takes MOST of some pauses of the used steps; None if none does.
 
-    `times`: by track those in which calls that begin count; of the whole recording.
+    `ns`, `name`: time of each pause, and what it calls, a position in `called(facts).names`. `times`: by thread, where
+    calls that begin are counted.
     """
     table, count, (begin, end) = called(facts), steps(facts).count, host_window(facts)
     spent = np.bincount(name, ns, len(table.names))
@@ -104,7 +105,7 @@ def library_call(facts: Facts, times: Intervals, tracks: IntArray) -> LibraryCal
     Times outside of the used steps do not count. Of functions that call each other the first counts: the one that the
     user's code called. Raises Missing without call stacks.
     """
-    table, (begin, end) = _table(facts), host_window(facts)
+    table, (begin, end) = _library_frames(facts), host_window(facts)
     spent, whole = np.zeros(len(table.start_ns), dtype=np.int64), 0
     for track in np.unique(tracks):
         asked = intervals.clip(intervals.union_of(times, tracks == track), begin, end)
@@ -127,7 +128,7 @@ def library_call(facts: Facts, times: Intervals, tracks: IntArray) -> LibraryCal
     return LibraryCall(table.names[longest], caller, round_half_up(total, steps(facts).count), total / whole)
 
 
-class _Frames(Struct, frozen=True):
+class _LibraryFrames(Struct, frozen=True):
     """Frames of the user's code and of installed packages. Arrays of shape (frames,)."""
 
     start_ns: IntArray
@@ -143,7 +144,7 @@ class _Frames(Struct, frozen=True):
 
 
 @once
-def _table(facts: Facts) -> _Frames:
+def _library_frames(facts: Facts) -> _LibraryFrames:
     """Python frames of the user's functions and of named library functions, with their parents and entries."""
     spans, sites = facts.rank.spans, frame_sites(facts)
     codes, labels = spans["name"].cat.codes.to_numpy().astype(np.int64), spans["name"].cat.categories
@@ -167,7 +168,7 @@ def _table(facts: Facts) -> _Frames:
     number = {one: names.index(function) for one, function in called.items()}
     is_entry = entry == np.arange(len(ids))
     name = np.where(is_entry, np.array([number.get(int(one), -1) for one in code], dtype=np.int64), intervals.NONE)
-    return _Frames(start, end, track, code, name, parent, entry, names, sites)
+    return _LibraryFrames(start, end, track, code, name, parent, entry, names, sites)
 
 
 def _entries(parent: IntArray, is_user: npt.NDArray[np.bool_]) -> IntArray:
@@ -187,17 +188,17 @@ OWNED_SHARE = 0.5  # A function is named if it takes this share of the time (our
 
 
 def framework_frame(facts: Facts, times: Intervals, tracks: IntArray, inside: bool = False) -> Site | None:
-    """The framework's function with most of these times of host threads, at the line with most of them.
+    """The framework's function with OWNED_SHARE of these times of host threads, at its line with most of them.
 
-    Each time is taken for what runs in its middle. `inside`: that function may have less, if all its functions have.
+    Each time counts to what runs in its middle. `inside`: OWNED_SHARE is asked of all functions of frameworks together.
 
-    None where no function has, or where no frames of frameworks were recorded. Shapes (times,).
+    None if no function has OWNED_SHARE, or if no frames of frameworks were recorded. Shapes (times,).
     """
-    start, end, track, name = _frames(facts)
+    start, end, track, name = _framework_times(facts)
     if not len(start) or not times.size:
         return None
     found = intervals.innermost_at((times.starts + times.ends) // 2, tracks, track, start, end)
-    names = _names(facts)
+    names = _framework_names(facts)
     spent = np.bincount(name[found[found >= 0]], (times.ends - times.starts)[found >= 0], minlength=len(names))
     functions: dict[tuple[str, str], list[int]] = {}
     for code in np.flatnonzero(spent).tolist():
@@ -224,15 +225,15 @@ def runs_loop(facts: Facts) -> frozenset[tuple[str, str]]:
 
 
 @once
-def _names(facts: Facts) -> list[str]:
-    """Of frames, first those that a detail recording told, then those of the recording itself."""
+def _framework_names(facts: Facts) -> list[str]:
+    """Names of frames: the categories of `framework` in `lines`, then those of `name` in `spans`."""
     lines, spans = facts.rank.lines["framework"].cat.categories, facts.rank.spans["name"].cat.categories
     return [*map(str, lines), *map(str, spans)]
 
 
 @once
-def _frames(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Start, end, thread and position in `_names` of each stretch in a framework's function. Shape (stretches,)."""
+def _framework_times(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(start, end, thread, position in `_framework_names`) of each stretch in a framework's function, as arrays."""
     lines, spans = facts.rank.lines, facts.rank.spans
     names = spans["name"].cat
     codes = names.codes.to_numpy().astype(np.int64)

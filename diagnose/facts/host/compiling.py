@@ -129,7 +129,7 @@ def _compilations(facts: Facts, compiled: HostSpans) -> Compilations:
 
 
 def _missed(facts: Facts, lookup: HostSpans, regions: HostSpans, compiled: HostSpans) -> int:
-    """Searches of the used steps that neither a call of compiled code nor compiling follows before the next one."""
+    """Searches per step that neither a call of compiled code nor compiling follows before the thread's next search."""
     found = 0
     for thread in np.unique(lookup.track):
         mine = lookup.where(lookup.track == thread)
@@ -164,6 +164,7 @@ def _fused(facts: Facts) -> HostSpans:
 
 
 def _pieces(fused: HostSpans, calls: HostSpans) -> int:
+    """The median number of these graphs in a call, over the calls that have any; 1 if none has."""
     found = intervals.innermost_at(fused.start_ns, fused.track, calls.track, calls.start_ns, calls.end_ns)
     counts = np.bincount(found[found >= 0])
     return round(float(np.median(counts[counts > 0]))) if counts.any() else 1

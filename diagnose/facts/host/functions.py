@@ -38,7 +38,7 @@ MOSTLY = 0.5  # Of a line in one op, and of a function in one line, for these to
 
 _NAMES = ("mm", "bmm", "matmul", "einsum", "dropout", "relu", "gelu", "silu", "elu", "tanh", "sigmoid", "softmax")
 _ANYONES = tuple(f"aten::{name}" for name in (*_NAMES, "log_softmax", "max_pool", "avg_pool", "cross_entropy"))
-"""What layers compute, and others too: where nothing goes back through them, it is not known which."""
+"""What layers compute, and others too. Taken for a layer's where a backward pass goes through it."""
 
 _LIBRARIES = ("aten::", "torchvision::", "torchaudio::")  # Their ops are no kernels of the model's author.
 
@@ -69,15 +69,15 @@ class FunctionTime(Struct, frozen=True):
 
 
 class _Spent(Struct, frozen=True):
-    """What training threads do, with the number of the site that it is of: of a node, that of the op that made it."""
+    """Outermost calls of training threads, and pauses of the main one, each with the line that its time counts to."""
 
-    sites: tuple[Site | None, ...]
-    calls: HostSpans
-    of_call: IntArray
+    sites: tuple[Site | None, ...]  # Distinct lines; None: no line is known.
+    calls: HostSpans  # Of the whole recording.
+    of_call: IntArray  # Position in `sites`; of a node of a backward pass, that of the call that made it.
     maker: IntArray  # Position of the call that made a node; of all others their own.
     is_node: Mask
     pauses: intervals.Intervals  # Of the main thread, in the used steps.
-    in_pause: IntArray
+    in_pause: IntArray  # Position in `sites` of each pause.
 
     @property
     def goes_back(self) -> Mask:
@@ -87,7 +87,7 @@ class _Spent(Struct, frozen=True):
 
 @once
 def _spent(facts: Facts) -> _Spent:
-    """Raises Missing without call stacks."""
+    """The calls and pauses with their lines. Raises Missing without call stacks."""
     main, (begin, end) = host_threads(facts).main, host_window(facts)
     calls = on_training_threads(facts, host_spans(facts, *_CALLS)).outermost()
     unknown = host_recorded(facts).missing_in(begin, end)
@@ -113,13 +113,13 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
     of_call, is_node = spent.of_call, spent.is_node
     used, lasted, on_device = in_used_steps(facts, calls.ids), calls.end_ns - calls.start_ns, _device_ns(facts, calls)
 
-    def total(number: IntArray, ns: IntArray) -> list[int]:
+    def total(number: IntArray, ns: IntArray) -> list[int]:  # ns per step of each site.
         found = np.zeros(len(sites), dtype=np.int64)
         np.add.at(found, number, ns)
         return [round_half_up(one, count) for one in found.tolist()]
 
     python = total(spent.in_pause, pauses.ends - pauses.starts)
-    ops, backward = (total(of_call[some], lasted[some]) for some in (used & ~is_node, used & is_node))
+    ops, backward = (total(of_call[rows], lasted[rows]) for rows in (used & ~is_node, used & is_node))
     device = None if on_device is None else total(of_call[used], on_device[used])
     codes = names.codes.to_numpy()[calls.ids[maker]].astype(np.int64)
     longest = _longest(of_call[used], codes[used], (lasted if on_device is None else on_device)[used])
@@ -142,13 +142,14 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
 
 
 def _numbered(numbers: dict[Site | None, int], sites: list[Site | None]) -> IntArray:
+    """The number of each site in `numbers`, to which new ones are added. Equal sites are mostly one object."""
     by_identity = {id(site): site for site in sites}
     known = {one: numbers.setdefault(site, len(numbers)) for one, site in by_identity.items()}
     return np.array([known[id(site)] for site in sites], dtype=np.int64)
 
 
 def _longest(site: IntArray, op: IntArray, ns: IntArray) -> dict[int, list[tuple[int, int]]]:
-    """The ops that take longest of each site, with what they take; none that takes nothing."""
+    """By site, its MOST_OPS longest ops at most, as (op, ns), longest first; none that takes nothing."""
     pairs, position = np.unique(np.stack((site, op)), axis=1, return_inverse=True)
     taken = np.zeros(pairs.shape[1], dtype=np.int64)
     np.add.at(taken, position.reshape(-1), ns)
@@ -235,7 +236,7 @@ def _counted(facts: Facts) -> Mask:
     """Which calls may make a line dominant: the user's ops, and the backward nodes that these made.
 
     Not those of layers, optimizers (but the user's own), zeroing and loading. What anyone's code calls (`_ANYONES`)
-    counts in the forward pass alone.
+    counts only where no backward pass goes through it.
     """
     spent, names = _spent(facts), facts.rank.spans["name"].cat
     made_by = names.codes.to_numpy()[spent.calls.ids[spent.maker]]
@@ -253,7 +254,7 @@ def _counted(facts: Facts) -> Mask:
 
 
 def _of_own_optimizer(facts: Facts) -> Mask:
-    """Calls within updates in other functions than those that ask for them: of an optimizer that is the user's."""
+    """Which calls within updates are of another function than the one that called the update: the user's optimizer."""
     spent, made = _spent(facts), updates(facts)
     held = intervals.innermost_at(spent.calls.start_ns, spent.calls.track, made.track, made.start_ns, made.end_ns)
     function = [site and (site.file, site.function) for site in spent.sites]
@@ -273,7 +274,7 @@ def _is_op(name: str) -> bool:
 
 
 def _dominant(facts: Facts, site: Site | None, mine: IntArray, whole: bool = False) -> Dominant | None:
-    """These calls of a site, if they take MUCH, and one op of a line MOSTLY of it."""
+    """The finding on these calls of a site; None if they take under MUCH of the step, or no op MOSTLY of a line."""
     spent, used, ns = _spent(facts), steps(facts), _ns(facts)
     made_by = facts.rank.spans["name"].cat.codes.to_numpy()[spent.calls.ids[spent.maker[mine]]]
     by_op, total = np.bincount(made_by, ns[mine], 1), int(ns[mine].sum())

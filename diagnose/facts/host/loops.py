@@ -129,7 +129,7 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
 
 
 class _Run(Struct, frozen=True):
-    """Rounds in a row, on one thread within a step: ops `first` to `last`, the latter not included, of a thread's."""
+    """Rounds in a row on one thread in one step: the ops at positions `first` to `last`, `last` not included."""
 
     first: int
     last: int
@@ -183,7 +183,7 @@ def _shapes(facts: Facts, ops: HostSpans) -> IntArray:
 def _forward_of(backward: _Run, of_step: list[_Run]) -> _Run | None:
     """The forward run of the same step with as many rounds, or one more; of several the one that covers most ops.
 
-    Of several of these the last goes with the first backward run that is alike, and so on: a loop within another one.
+    Of several such the last belongs to the first backward run, the one before to the next: a loop within another one.
     """
     alike = [run for run in of_step if not run.backward and run.rounds - backward.rounds in (0, 1)]
     most = max((run.last - run.first for run in alike), default=0)
@@ -207,7 +207,7 @@ def _share_in_need(facts: Facts, ops: HostSpans, some: list[_Run]) -> float | No
 
 
 def apart_in_time(loops: list[Loop]) -> tuple[Loop, ...]:
-    """Those that do not run at the time of a larger one: one loop may be found twice, beginning at another op."""
+    """Loops, sorted largest first, but those that mostly run within an earlier one: found again from another op."""
     kept: list[Loop] = []
     for loop in loops:
         within = (
@@ -235,7 +235,7 @@ def _within_one_op(facts: Facts, ops: HostSpans, run: _Run) -> bool:
 
 
 def _without_backward(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray) -> list[list[_Pair]]:
-    """Rounds in a row that no backward pass goes through, by ops of a round. Shapes may differ, as of parameters.
+    """Runs that no backward pass goes through, grouped by ops of a round; without layers. Shapes may differ.
 
     None where a backward pass was recorded, but not what it goes back through.
     """
@@ -311,7 +311,7 @@ def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[_Pair]) -> Loop
 
 
 def _computed_again(facts: Facts, ops: HostSpans) -> Mask:
-    """Which ops compute what is computed several times in the step, or go back through that: once is enough."""
+    """Which ops compute what another op of the step computes too, or are the backward of such. Main thread only."""
     seen, found = optional(seen_ops, facts), np.zeros(len(ops.ids), dtype=bool)
     if seen is not None:
         again = seen.first >= 0
@@ -334,6 +334,7 @@ def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
 
 
 def _python_between(ops: HostSpans, pieces: tuple[tuple[int, Intervals], ...]) -> int:
+    """ns of the pauses between these ops, in these times by thread, that last PYTHON_NS or more."""
     pauses = [intervals.subtract(times, ops.where(ops.track == track).times) for track, times in pieces]
     lasted = np.concatenate([pause.ends - pause.starts for pause in pauses])
     return int(lasted[lasted >= PYTHON_NS].sum())

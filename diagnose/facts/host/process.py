@@ -81,8 +81,8 @@ class FetchedMemory(Struct, frozen=True):
     """Memory that a training on the CPU fetches in every step."""
 
     bytes: int  # Per step without the profiler.
-    ns: int  # What that takes, per recorded step: as much longer as it is.
-    op_ids: IntArray  # Outermost ops of the training threads, of the whole recording: in some of them it is fetched.
+    ns: int  # Time that takes per recorded step, with the slowdown of recording.
+    op_ids: IntArray  # Outermost ops of training threads in the whole recording; which of them fetch is not known.
     ops_ns: int  # Time in them, per step.
     largest_bytes: int | None  # Of a tensor that an op takes; None if that is not recorded.
 

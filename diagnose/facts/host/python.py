@@ -115,17 +115,17 @@ class PythonPause(Struct, frozen=True):
 
     @property
     def each_ns(self) -> float:
-        """Of one of them."""
+        """Mean idle time of one gap or pause, ns."""
         return self.idle_ns * self.steps / max(self.gaps, 1)
 
     @property
     def is_usual(self) -> bool:
-        """It comes in half of the steps at least, and is not the optimizer's."""
+        """Whether it comes in USUAL of the steps at least, and is not mostly the optimizer's."""
         return self.steps_seen >= USUAL * self.steps and self.optimizer_share < MOST
 
     @property
     def is_work(self) -> bool:
-        """It is a piece of work at a line that is known, rather than calls of modules and hooks."""
+        """Whether it is a piece of work at a known line, rather than calls of modules and hooks."""
         if self.site is None or (self.callee is not None and self.callee.kind is CalleeKind.TORCH):
             return False
         return self.on_cpu or self.callee is not None or self.each_ns >= SHORT_NS
@@ -175,7 +175,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
 
 
 def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
-    """The pauses of the main thread that are work, by line; a collection of garbage interrupts none."""
+    """The pauses of the main thread that are work, by line. Garbage collections in them are subtracted."""
     require_ops(facts)
     used, main, activities = steps(facts), host_threads(facts).main, host_activities(facts)
     collecting = activities[TimeCause.GARBAGE_COLLECTION]
@@ -204,7 +204,7 @@ def _by_line(
 ) -> tuple[PythonPause, ...]:
     """Pauses of the main thread on a CPU by line. `python_ns`: of all its pauses in the used steps.
 
-    What a function does itself in one pause is one piece of work, as a loop is. Calls of libraries have their lines.
+    What a function does itself in one pause counts to one of its lines, as of a loop. Calls of libraries keep theirs.
     """
     used, main, table = steps(facts), host_threads(facts).main, called(facts)
     pieces, owner = table.cut(pauses)
@@ -245,7 +245,7 @@ def _by_line(
 
 
 def _of_functions(sites: Sequence[Site | None], pause: IntArray, own: Mask, ns: IntArray) -> list[Site | None]:
-    """The line of each piece; pieces of one function in one pause get the line with most time in all pauses."""
+    """The line of each piece; of `own` ones (in no library call) of one function and pause, that with most time."""
     total, lines = Counter[Site](), dict[tuple[int, str, str], set[Site]]()
     for site, number, dur_ns in zip(sites, np.where(own, pause, -1).tolist(), ns.tolist(), strict=True):
         if site is not None and number >= 0:
@@ -277,7 +277,7 @@ def _next_op(facts: Facts, track: int, pauses: Intervals) -> IntArray:
 
 
 def _mostly_in(facts: Facts, times: Intervals) -> IntArray:
-    """Automatic garbage collections in these times; none if they are a small part of all by time."""
+    """Ids of automatic garbage collections in these times; none if they have under MAKES of the time of all."""
     found = optional(garbage_collections, facts)
     if found is None:
         return NO_SPANS.ids
@@ -309,9 +309,9 @@ def _late(facts: Facts, gaps: Intervals) -> Intervals:
 def _pauses(
     facts: Facts, late: Intervals, group: IntArray, places: list[tuple[Site | None, int]]
 ) -> tuple[Intervals, IntArray]:
-    """When no training thread did anything known, and the number of the place each time belongs to, or -1.
+    """Pauses: times in which no training thread has a known activity; and of each its position in `places`, or -1.
 
-    Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
+    In the used steps it is the place (`group`) of the delay it lies in; outside, its own if it kept the device idle.
     """
     used, calls, active = steps(facts), api_calls(facts), _active(facts, but=(TimeCause.BLOCKED,))
     if not active.size or not late.size:

@@ -114,7 +114,7 @@ def _launching(facts: Facts, gaps: Intervals) -> tuple[tuple[int, Intervals], ..
 
 
 def _reads(facts: Facts, launches: IntArray) -> int:
-    """`launches`: the calls, whose ids are in the order of their starts."""
+    """As `Starvation.reads`. `launches`: the distinct ids of the launching calls, in order, which is that of start."""
     waits = [one for one in optional(host_waits, facts) or () if one.reason in READING]
     ids = np.concatenate([launches[:0], *(one.ids for one in waits)])
     step, after = np.unique(np.stack((used_step(facts, ids), np.searchsorted(launches, ids, side="right"))), axis=1)

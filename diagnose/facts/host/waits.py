@@ -152,7 +152,7 @@ def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
 
 
 def _reasons(facts: Facts, op: IntArray, copy: IntArray) -> IntArray:
-    """Why calls block, from the ops around them and the copies that they wait for. Shape as `op`."""
+    """Position in `_REASONS` of why each call blocks, by its op and the copy that it waits for. Shape as `op`."""
     copies = facts.rank.copies
     direction = copies["direction"].cat.codes.reindex(copy, fill_value=-1).to_numpy()
     size = copies["bytes"].reindex(copy, fill_value=-1).to_numpy()
@@ -215,7 +215,7 @@ def _waiting_frees(facts: Facts, calls: ApiCalls) -> npt.NDArray[np.bool_]:
 
 
 def _profilers_own(facts: Facts, calls: ApiCalls) -> npt.NDArray[np.bool_]:
-    """Which calls end the recording: device-wide ones after the last marked step, and a last one nothing follows."""
+    """Which calls are the profiler's: device syncs in no op, after the last marked step or the last launch. (calls,)"""
     marks = facts.rank.steps
     rows = np.flatnonzero(calls.of(ApiKind.DEVICE_SYNC))
     rows = rows[enclosing_op(facts, calls.ids[rows]) < 0]
@@ -227,7 +227,7 @@ def _profilers_own(facts: Facts, calls: ApiCalls) -> npt.NDArray[np.bool_]:
 
 
 def _drained_idle(facts: Facts, calls: ApiCalls, rows: IntArray, freeing: npt.NDArray[np.bool_]) -> IntArray:
-    """Idle time of the device, in the used steps, that began in each of the calls at `rows` or right after it."""
+    """Idle ns of the device that began in each of the calls at `rows`: of cause ALLOCATION if `freeing`, else SYNC."""
     idle_ns = np.zeros(len(rows), dtype=np.int64)
     found = optional(idle_gaps, facts)
     if found is None:

@@ -48,7 +48,7 @@ class OptimizerSteps(Struct, frozen=True):
     ops: int  # Outermost ops, per step.
     on_cpu: bool  # The training computes on the CPU.
     device_ns: int  # Sum of durations of that work, per step.
-    host_ns: int  # Per step.
+    host_ns: int  # Host time in the calls, per step.
     ids: IntArray  # Annotations of the calls. With a closure, its forward and backward are inside.
     op_ids: IntArray  # Outermost ops in the calls.
     op_call: IntArray  # The call, 0.., that each of `op_ids` is in.
@@ -57,7 +57,7 @@ class OptimizerSteps(Struct, frozen=True):
     work_call: IntArray  # The call, 0.., that each of `work_ids` is launched in.
     elements: int | None  # Of all parameters that one call updates; None if no recorded shapes tell.
     parameters: tuple[Tensor, ...]
-    """That one call updates; none if their shapes and types were not recorded, and of calls with a closure."""
+    """Those that one call updates; none if their shapes and types were not recorded, and of calls with a closure."""
 
 
 def updates(facts: Facts) -> HostSpans:
@@ -77,7 +77,7 @@ def is_update(name: str) -> bool:
 
 
 def zeroings(facts: Facts) -> HostSpans:
-    """Calls of an optimizer's `zero_grad`, and where stacks were recorded of a module's."""
+    """Calls of an optimizer's `zero_grad`, and of a module's where stacks were recorded; none inside another."""
 
     def zeroes(name: str) -> bool:
         site = frames.frame_site(name)
@@ -115,7 +115,7 @@ def _require_launches(facts: Facts) -> None:
 
 
 def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
-    """What the steps of one optimizer take, per training step."""
+    """What the calls of the optimizers of one class take, per training step."""
     count, on_cpu = steps(facts).count, trains_on_cpu(facts)
     ops = _within(calls, host_spans(facts, SpanKind.OP))
     used, outermost = in_used_steps(facts, calls.ids), ops.outermost()
@@ -143,7 +143,7 @@ def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
 
 
 def _launched(facts: Facts, rows: Mask) -> tuple[int, int]:
-    """Calls that launch some rows of the work table, and the sum of durations of these, per used step."""
+    """(launching calls of these rows of the work table, sum of the rows' durations in ns), per used step."""
     if not rows.any():
         return 0, 0
     table, count = work_table(facts), steps(facts).count
@@ -157,7 +157,7 @@ def _within(calls: HostSpans, ops: HostSpans) -> HostSpans:
 
 
 def _implementation(facts: Facts, mine: Mask) -> Implementation:
-    """What most of the time of these rows of the work table is; OTHER if there are none."""
+    """The implementation that most of the device time of these rows of the work table is of; OTHER without any."""
     table = work_table(facts)
     keys = np.stack((table.op[mine], table.asked_by[mine]))
     keys = np.stack((*(name_codes(facts, one) for one in keys), table.kind[mine]))
@@ -196,7 +196,7 @@ _ONCE = ("lerp_", "addcdiv_", "mul_", "add_")
 
 
 def _elements(facts: Facts, ops: HostSpans, calls: int) -> int | None:
-    """Elements that one of the calls updates, by the inputs of one op that it calls once for each parameter."""
+    """Elements that one call updates, by the inputs of an op that it calls once for each parameter; None if unknown."""
     outermost = ops.outermost()
     heads = ("aten::_fused_*", *(f"aten::{form}{op}" for form in ("_foreach_", "") for op in _ONCE))
     chosen = next((one for head in heads if len((one := _of_name(facts, outermost, head)).ids)), None)
@@ -212,9 +212,9 @@ def _elements(facts: Facts, ops: HostSpans, calls: int) -> int | None:
 
 
 def _parameters(facts: Facts, calls: HostSpans, elements: int | None) -> tuple[Tensor, ...]:
-    """By the ops of one call that are called once for each parameter, or by the gradients; none unless all are there.
+    """The parameters that one call updates, by ops it calls once for each, or by gradients; () unless all are there.
 
-    Of a list of tensors no types are recorded: those of its inner ops tell them.
+    Lists of tensors are recorded without types, so that ops inside those that take lists are asked.
     """
     starts = facts.rank.spans["start_ns"].to_numpy()[calls.ids]
     if not elements or not len(calls.ids) or (starts != calls.start_ns).any():

@@ -40,13 +40,13 @@ class Trend(Struct, frozen=True):
 
 
 def trend(values: Sequence[float], at: Sequence[int] = ()) -> Trend:
-    """Of one value at least, at these positions or one after the other. Equal values count as if they fell.
+    """The trend of values, one at least, at positions `at`, else 0, 1, ... Equal values count as if they fell.
 
     How many pairs of n values fall, in an order of no meaning, is the sum of independent uniform numbers below 1, 2,
     ..., n (Kendall 1938).
 
     >>> trend([3, 4, 5, 7])
-    Trend(first=3, last=7, each=1.2..., chance=0.041...)
+    Trend(first=3, last=7, each=1.16..., chance=0.041...)
     """
     at = at or range(len(values))
     slopes = [(values[b] - values[a]) / (at[b] - at[a]) for a, b in combinations(range(len(values)), 2)]
@@ -102,7 +102,7 @@ class Grows(Struct, frozen=True):
 
     @property
     def from_start(self) -> bool:
-        """Whether it can have risen so since the run began; to a step, as that is where steps are counted from."""
+        """Whether it can have risen at this rate since the run began: at most one step's rise below 0 there."""
         return self.at_start >= -self.rise.each
 
     @property
@@ -112,14 +112,14 @@ class Grows(Struct, frozen=True):
 
     @property
     def in_forward(self) -> bool:
-        """Whether anything else does."""
+        """Whether anything but backward passes runs some of it."""
         return not all(name.startswith(BACKWARD) for name in self.names)
 
 
 def what_grows(facts: Facts, measured: Measured) -> Grows | None:
-    """The ops of one line, else of one name, that most of the rise is; of counts, else all ops that become more.
+    """The ops of one line, or else of one name, that are MOST_SHARE of the rise; of counts, else all ops that rise.
 
-    None where nothing stands out. Raises Missing like `steps`.
+    `measured` is TIME, OPS or WORK. None where nothing stands out. Raises Missing like `steps`.
     """
     used = steps(facts)
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
@@ -180,7 +180,7 @@ def _time_by_label(facts: Facts, ops: HostSpans, python: Intervals, label: IntAr
 
 
 def _count_by_label(step: IntArray, count: int, at: IntArray, label: IntArray) -> IntArray:
-    """How many of those at some positions have each label, from 0, in each of `count` steps. Shape (labels, count)."""
+    """How many of the ops at `at` have each label, from 0, in each of `count` steps. Shape (labels, count)."""
     rows = int(label.max()) + 1
     return np.bincount(label[at] * count + step[at], minlength=rows * count).reshape(rows, count)
 
@@ -202,6 +202,7 @@ def _numbers(keys: Iterable[Hashable]) -> IntArray:
 
 
 def _longest_names(facts: Facts, ops: HostSpans) -> tuple[str, ...]:
+    """The distinct names of the ops, those with most host time first."""
     codes, at = np.unique(name_codes(facts, ops.ids), return_inverse=True)
     ns = np.bincount(at, ops.end_ns - ops.start_ns, minlength=len(codes))
     return tuple(str(facts.rank.spans["name"].cat.categories[code]) for code in codes[np.argsort(-ns, kind="stable")])
@@ -217,15 +218,15 @@ class _Larger(Struct, frozen=True):
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Later is what tells more of it."""
+        """Sort key; of the largest: an op that adds to what grows is preferred, then the larger input."""
         return self.adds, prod(self.shapes[-1])
 
 
 def growing_sizes(facts: Facts, longer: bool) -> Grows | None:
     """All ops with inputs that are larger in each step; `longer`: steps surely take longer.
 
-    It is told of the op that adds to what grows, else of the first one in a step. None if nothing grows, and without
-    shapes of LEAST_SIZES consecutive steps.
+    Name, rise and line are of the op that adds to what grows, else of the first such op. None if nothing grows, and
+    without shapes of LEAST_SIZES consecutive steps.
     """
     varying, used = _varying(facts), steps(facts)
     if varying is None:
@@ -269,7 +270,7 @@ def _varying(facts: Facts) -> VaryingShapes | None:
 
 
 def _larger(by_step: Sequence[Inputs], numbers: Sequence[int], longer: bool) -> _Larger | None:
-    """The input dimension that grows in every step; of several the one that is surest. None if none grows."""
+    """The input dimension that grows in every step; of several the last by `_Larger.order`. None if none grows."""
     growing = list[_Larger]()
     for lists in zip(*by_step, strict=False):
         if len({len(tensors) for tensors in lists}) > 1:

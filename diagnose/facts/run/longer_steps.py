@@ -101,7 +101,7 @@ def _work(filler: Filler) -> _Work:
 
 
 def _other_reason(facts: Facts, spike: Spike, overhead: Intervals) -> str:
-    """Why a spike is no extra work of the host; empty if it may be."""
+    """Why a spike is no extra work of the host, as `LongSteps.others` names it; "" if it may be."""
     if spike.number in warm_up(facts).warm_up:
         return "warm_up"
     if spike.busy_excess_ns is not None and spike.busy_excess_ns >= MOST * spike.excess_ns:
@@ -116,6 +116,7 @@ def _other_reason(facts: Facts, spike: Spike, overhead: Intervals) -> str:
 
 
 def _bounds(facts: Facts, number: int) -> tuple[int, int]:
+    """Start and end of the used step of this number, ns."""
     used = steps(facts)
     at = used.numbers.index(number)
     return int(used.bounds_ns[at]), int(used.bounds_ns[at + 1])
@@ -144,7 +145,7 @@ def _usual(facts: Facts, spikes: tuple[Spike, ...]) -> set[_Work]:
 
 
 def _positions(facts: Facts, work: _Work, ns: int) -> IntArray:
-    """Positions of used steps that do this work (-1: outside). `ns`: how much of it a long step does."""
+    """Positions of used steps that do this work, some repeated; -1: outside. `ns`: how much of it a long step does."""
     filling, name, site = work
     if filling is Filling.LINE:
         bounds = steps(facts).bounds_ns
@@ -212,9 +213,9 @@ class Count(str, Enum):
 
 
 class Kept(Struct, frozen=True):
-    """The graph of steps long ago, which backward passes go through again."""
+    """Nodes of earlier steps' graphs, which backward passes go through again."""
 
-    count: Trend  # Its nodes, by recorded step.
+    count: Trend  # How many of them are older than the step before, by recorded step.
     nodes: Trend  # All that backward passes run.
     forward: tuple[int, int]  # Fewest and most ops of a step outside of backward passes.
     work: Work  # What it takes to go through it.
@@ -242,7 +243,7 @@ def growth(facts: Facts) -> Growth:
 
 
 def _timed_growth(facts: Facts) -> Trend | None:
-    """Of the steps timed before and after the recording; of whole cycles, where some steps are long at a period."""
+    """The trend of steps timed before and after the recording, by whole cycles; None unless they surely get longer."""
     known = optional(manifest, facts)
     if known is None or known.unprofiled is None or uneven(facts) is not None:
         return None
@@ -332,7 +333,7 @@ def _kept(facts: Facts) -> Kept | None:
 
 
 def _grows(facts: Facts, counts: Collection[Count], longer: bool) -> tuple[Grows, ...]:
-    """By counts where they rise, by sizes, and by time where steps get `longer` by something else than that."""
+    """What grows by counts (if some rise), by sizes, and by time (if steps get `longer`), without ops named before."""
     measured = Measured.WORK if set(counts) == {Count.WORK} else Measured.OPS
     found = list[Grows]()
     for one in (

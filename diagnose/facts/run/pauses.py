@@ -90,7 +90,7 @@ def garbage_collections(facts: Facts) -> GarbageCollections:
 
 
 def _once(facts: Facts, found: HostSpans, automatic: Mask) -> Mask:
-    """Mask: rare long collections, at least half as long as the longest and in few steps, that do not come again."""
+    """Which are at least half as long as the longest automatic one, if few steps have such, and no timed one has."""
     lasted = found.end_ns - found.start_ns
     longest = int(lasted[automatic].max(initial=0))
     long: Mask = 2 * lasted >= longest
@@ -173,7 +173,7 @@ def checkpoints(facts: Facts) -> Checkpoints:
 
 
 def _saves(name: str) -> bool:
-    """A save of torch's, or an annotation that says so; checkpointing of activations saves nothing to a file."""
+    """Whether a name is of a save by torch, or of an annotation that says so; not of activation checkpointing."""
     lower = name.lower()
     said = "save" in lower and ("checkpoint" in lower or "ckpt" in lower) and frames.frame_site(name) is None
     return said or kinds.activity(name) is Activity.CHECKPOINT
@@ -182,14 +182,14 @@ def _saves(name: str) -> bool:
 class Filling(str, Enum):
     """What kind of thing fills the time that a step takes more than others."""
 
-    ACTIVITY = "activity"  # What the training threads do, as in `Cause`.
+    ACTIVITY = "activity"  # What the training threads do, as in `TimeCause`.
     ANNOTATION = "annotation"
     OP = "op"
     LINE = "line"  # Of the user's code, while the device was idle.
 
 
 class Filler(Struct, frozen=True):
-    """What most fills the time that a step takes more than others, of its kind."""
+    """The activity, annotation, op or line with most of the time that a spike takes more than other steps."""
 
     filling: Filling
     name: str  # "" of a LINE.
@@ -302,7 +302,7 @@ def time_by_step(facts: Facts, times: Intervals, label: IntArray, labels: int) -
 
 
 def gaps_by_line(facts: Facts) -> tuple[Intervals, Sequence[Site | None]]:
-    """Gaps of the device with the lines that they are for; without device work, pauses of the main thread's ops."""
+    """Idle gaps of the device with their lines; without device work, pauses of training threads by line of `main`."""
     found = optional(idle_gaps, facts)
     if found is not None:
         return found.gaps, found.sites

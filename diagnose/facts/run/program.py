@@ -78,7 +78,7 @@ def program(facts: Facts) -> Program:
 
 
 def older_than(facts: Facts) -> tuple[int, int] | None:
-    """Version of PyTorch that its own is older than, as far as names tell."""
+    """A version (major, minor) that the program's PyTorch is older than, by names of nodes; None if none is known."""
     return (
         (1, 10) if any(map(_NODES_WITHOUT_NUMBER.fullmatch, _names(facts, SpanKind.OP, SpanKind.ANNOTATION))) else None
     )
@@ -93,7 +93,7 @@ def _names(facts: Facts, *of_kinds: SpanKind) -> list[str]:
 
 
 def _language(facts: Facts) -> Language:
-    """Torch's recorder is Python's own unless the process has another name; Nsight Systems records any program."""
+    """Python by any sign of it, and by default; CUDA if Nsight saw no PyTorch; C++ if another process ran PyTorch."""
     known = facts.rank.provenance
     threads = facts.rank.tracks.loc[facts.rank.tracks["device"] < 0, "name"]
     python = facts.rank.context is not None or bool(known.recorded & {"stacks", "samples"})

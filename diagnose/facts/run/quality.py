@@ -107,7 +107,7 @@ def _allocates(name: str) -> bool:
 
 
 def _loads(name: str) -> bool:
-    """CUPTI's overheads (kineto cupti_strings.cpp) and the calls of the runtime and driver that load modules."""
+    """Whether a name is of loading kernels: an overhead of CUPTI's (kineto cupti_strings.cpp) or a call that loads."""
     loading = ("Lazy Function Loading", "Runtime Triggered Module Loading", "Driver Compiler")
     return name in loading or name.startswith(("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "hipModuleLoad"))
 
@@ -184,10 +184,11 @@ _OPS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER)
 _OTHERS = (SpanKind.ANNOTATION, SpanKind.RUNTIME, SpanKind.DRIVER)
 
 
-def _recorded(facts: Facts, *kinds: SpanKind) -> int:
+def _recorded(facts: Facts, *span_kinds: SpanKind) -> int:
+    """How many spans of these kinds training threads have in the used steps; 0 without anything of the host."""
     if optional(host_threads, facts) is None:
         return 0
-    return len(on_training_threads(facts, host_spans(facts, *kinds)).in_steps(facts).ids)
+    return len(on_training_threads(facts, host_spans(facts, *span_kinds)).in_steps(facts).ids)
 
 
 def _launching_idle_ns(facts: Facts) -> int | None:
@@ -196,6 +197,7 @@ def _launching_idle_ns(facts: Facts) -> int | None:
 
 
 def _view_ns(facts: Facts) -> int | None:
+    """Median host time of an op of VIEWS in the used steps, ns; None with fewer than ENOUGH_VIEWS."""
     views = host_spans(facts, SpanKind.OP, named=lambda name: name in VIEWS)
     lasted = (views.end_ns - views.start_ns)[used_step(facts, views.ids) >= 0]
     return int(np.median(lasted)) if len(lasted) >= ENOUGH_VIEWS else None

@@ -67,9 +67,9 @@ def recording_cost(facts: Facts) -> RecordingCost:
 
 
 def _shares(facts: Facts) -> dict[str, float]:
-    """By phase, what a step takes there without the profiler over what it takes when recorded, if both are known.
+    """By phase, the time of a step without the profiler over that of a recorded one, MOST at most; if both are known.
 
-    Raises Missing.
+    The rest counts 1 where it is not known. Raises Missing without times by phase.
     """
     alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
     if alone is None or recorded is None or not slowdown(facts).by_phase:
@@ -93,8 +93,8 @@ def _spent(facts: Facts, timed: Timed, some: IntArray) -> dict[str, float]:
 def _phases(facts: Facts, track: int) -> Iterator[tuple[str, Intervals]]:
     """(phase, when it went on), inner phases before those around them: time counts to the first phase that it is in.
 
-    Loaders of the main thread only: those of workers take nothing of its time. Saving and collecting garbage have no
-    share: they take as long when recorded.
+    Loaders of the main thread only: those of workers take nothing of its time. _PAUSE (saving, garbage collection) has
+    no share in `_shares`: it takes as long when recorded.
     """
     yield _PAUSE, _in_ranges(facts, *_PAUSES)
     loads = host_spans(facts, SpanKind.LOADER)
@@ -116,7 +116,7 @@ def _events_at(moments: IntArray, at: IntArray) -> FloatArray:
 
 
 def _kept(length: IntArray, costs: FloatArray, inside: npt.NDArray[np.bool_], share: float) -> FloatArray:
-    """Share of each stretch that is not recording cost, so that `share` of all stretches in `inside` stays."""
+    """Share of each stretch to keep: recording goes by its `costs`, so that `share` of the time `inside` is kept."""
     if share >= 1.0 or not inside.any():
         return np.full(len(length), share)
     whole, most = float(length[inside].sum()), (1.0 - LEAST) * length
@@ -138,10 +138,10 @@ class EventCosts(Struct, frozen=True):
 
     tracks: tuple[int, ...]
     at_ns: tuple[IntArray, ...]  # By track the moments at which events begin or end, in order, each once.
-    costs_ns: tuple[FloatArray, ...]  # Of the events that begin or end at each of them: half of what each costs.
+    costs_ns: tuple[FloatArray, ...]  # At each moment: half of the cost of the events that begin or end there.
 
     def times(self, share: float) -> tuple[RecordingCost, ...]:
-        """The own time of each thread, if an event costs `share` of this."""
+        """The own time of each thread, if an event costs `share` times `costs_ns`."""
         return tuple(
             RecordingCost(track, at, own_ns(at, share * costs), measured=False)
             for track, at, costs in zip(self.tracks, self.at_ns, self.costs_ns, strict=True)
@@ -168,7 +168,7 @@ def event_costs(facts: Facts) -> EventCosts:
 
 
 def _moments(used: Steps, events: list[tuple[HostSpans, float]]) -> tuple[IntArray, FloatArray]:
-    """Those of the events of a thread, and of the used steps, which cost nothing."""
+    """`measured.moments` of the events of a thread at their cost, and of the used steps' bounds, which cost nothing."""
     return moments(
         np.concatenate([spans.start_ns for spans, _ in events] + [[used.start_ns]]),
         np.concatenate([spans.end_ns for spans, _ in events] + [[used.end_ns]]),

@@ -141,6 +141,7 @@ def _idle(facts: Facts, time: DeviceTime) -> _Pieces:
 
 
 def _plain(part: Part, kind: str, times: Intervals, sites: Sequence[Site | None]) -> _Pieces:
+    """Pieces of one kind, one for each time, without op and name. Each counts as a call."""
     none = np.full(times.size, intervals.NONE)
     zero, every = np.zeros(times.size, dtype=np.int64), np.ones(times.size, dtype=bool)
     return _Pieces(part, [kind], zero, times.ends - times.starts, none, none, sites, every)
@@ -217,7 +218,7 @@ def shapes_text(inputs: Inputs) -> str:
 
 
 def _bounded(rows: Sequence[tuple[AttributedTime, Sums]], used: Steps) -> tuple[AttributedTime, ...]:
-    """Rows with ns per step, longest first, at most MOST_ROWS: small rows are merged, with less detail."""
+    """Rows with ns per step, longest first. Small ones, and those beyond MOST_ROWS, are merged with less detail."""
     least = SMALL_SHARE * used.window_ns
     total = _merged(rows, 0, lambda key: key)
     total = _merged(total.items(), least, lambda key: replace(key, name="", shapes="", site=None))

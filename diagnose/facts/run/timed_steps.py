@@ -31,7 +31,7 @@ UNEVEN = 0.1  # Coefficient of variation of steps' nodes, from which on these te
 
 
 def uneven(facts: Facts) -> tuple[Timed, Timed] | None:
-    """Steps without the profiler, and the recorded ones, if they are not alike and it is known how much each does."""
+    """(unprofiled, recorded) steps, if how much they do differs, by autograd nodes; None if alike, or not counted."""
     alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
     if alone is None or recorded is None:
         return None
@@ -120,7 +120,7 @@ def slowdown(facts: Facts) -> Slowdown:
 
 
 def _over_epochs(times_ns: tuple[int, ...], first: int, epochs: Epochs | None) -> int:
-    """Mean of steps, the first of them of this number; that of an epoch weighs as in a whole one, if that is known."""
+    """Mean ns of steps numbered from `first`. An epoch's first step weighs as it does in a whole epoch, if known."""
     if epochs is None or not epochs.steps or epochs.steps < 2:
         return round(statistics.fmean(times_ns))
     begins = [epochs.place(first + at) == 0 for at in range(len(times_ns))]
@@ -133,7 +133,7 @@ def _over_epochs(times_ns: tuple[int, ...], first: int, epochs: Epochs | None) -
 
 
 def _longer_ns(alone: Timed, usual: IntArray, longer_ns: int) -> dict[str, int]:
-    """By phase, what all steps take longer there than usual ones on average; at most so much together."""
+    """By phase, mean ns by which all steps are longer than those at `usual`; together `longer_ns` at most."""
     if not longer_ns or not _timed_by_phase(alone) or not len(usual):
         return {}
     times = {phase: np.array(each, dtype=float) for phase, each in alone.phases_ns.items()}
@@ -148,7 +148,7 @@ def _timed_by_phase(timed: Timed) -> bool:
 
 
 def comparable(facts: Facts) -> IntArray:
-    """Which of the steps without the profiler are in whole cycles, and of a kind that was recorded. Shape (steps,)."""
+    """Positions of the steps without the profiler that are in whole cycles, and of a kind that was recorded."""
     alone, sized, other = manifest(facts).unprofiled, uneven(facts), optional(unrecorded, facts)
     if alone is None:
         return np.zeros(0, dtype=np.int64)
@@ -159,13 +159,13 @@ def comparable(facts: Facts) -> IntArray:
 
 
 def _whole(times_ns: tuple[int, ...] | None, cycle: int) -> tuple[int, ...] | None:
-    """The last whole cycles, so that long steps weigh what they weigh; all times if there is none."""
+    """The times of the last whole cycles, so that long steps count in proportion; all if there is no whole one."""
     most = len(times_ns or ()) // max(cycle, 1) * max(cycle, 1)
     return times_ns[-most:] if times_ns and most else times_ns
 
 
 def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
-    """All of them, or if others take much of the time those of a kind that was recorded."""
+    """The times, without unrecorded kinds of steps if these take UNRECORDED_SHARE of the time; () without any."""
     other, sized = optional(unrecorded, facts), uneven(facts)
     if not times_ns or other is None or other.share < UNRECORDED_SHARE:
         return times_ns or ()
@@ -175,7 +175,7 @@ def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _mean(times_ns: tuple[int, ...]) -> int | None:
-    """None without times, or if they are no times."""
+    """The mean; None without times, or if one is not positive."""
     return round(statistics.fmean(times_ns)) if times_ns and min(times_ns) > 0 else None
 
 
@@ -193,7 +193,7 @@ class Epoch(Struct, frozen=True):
 
     @property
     def starting_share(self) -> float:
-        """Of an epoch."""
+        """Share of an epoch that it takes until the first batch is there."""
         return self.starting_ns / max(self.steps * self.step_ns, 1)
 
 

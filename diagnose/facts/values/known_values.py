@@ -1,6 +1,6 @@
 """Ops whose results are known before, and what an entry of the ledger of wasted work is.
 
-All are told by what was seen of each op, row by row as they were called.
+What was seen of each op tells (`seen_ops`). A row is an array of positions of ops there, which follow each other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +50,7 @@ class Wasted(Struct, frozen=True):
     share: float  # Of their time and that of the nodes that is wasted, 0 to 1.
     other_site: Site | None  # Where the same had been computed before.
     track: int  # The main thread.
-    between: Intervals = intervals.EMPTY  # Of that thread, between the ops: goes if these are left out as a whole.
+    between: Intervals = intervals.EMPTY  # Of that thread, between the ops; gone, too, if all of these are left out.
     kind: str = ""  # Which of a cause's kinds it is, where another fix is better than usual; else empty.
     detail: str = ""  # A noun phrase that says more.
     doubt: Missing | None = None  # What has to be known to be sure that it is wasted; None if it is.
@@ -87,7 +87,7 @@ def finds(cause: Cause) -> Callable[[Callable[[Facts], Iterable[Wasted]]], Finde
 
 
 def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, other: int = -1) -> Wasted:
-    """Ops, and the nodes of their backward pass; all is wasted. `other`: the op of `other_site`."""
+    """An entry: these ops and nodes `back` of their backward pass, all wasted. `other`: the op of `other_site`."""
     step = used_step(facts, ids)
     sites = sites_of(facts, np.array([int(ids[0]), *([other] if other >= 0 else [])]))
     return Wasted(
@@ -106,7 +106,7 @@ def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, other: int 
 def of_rows(
     facts: Facts, seen: SeenOps, rows: Sequence[IntArray], back: IntArray | None = None, other: int = -1
 ) -> Wasted:
-    """Rows of ops that were seen, with their backward pass, and the time between the ops of each row."""
+    """An entry for rows with the time between ops of a row; `back`: nodes instead of those of their backward pass."""
     ids = seen.ids[:, np.concatenate(rows)]
     recorded = ids[ids >= 0]
     back = backward_ops(facts, main_spans(facts, recorded)) if back is None else back
@@ -115,7 +115,7 @@ def of_rows(
 
 
 def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
-    """Ops that make something and have the same label, which is more than 0, as far as they follow each other."""
+    """Rows of ops that make values and follow each other, views aside, with an equal label above 0 (or True)."""
     making = np.flatnonzero(seen.makes)
     for run in np.split(making, np.flatnonzero(np.diff(label[making])) + 1):
         if len(run) and label[run[0]] > 0:
@@ -123,7 +123,7 @@ def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
 
 
 def by_line(facts: Facts, seen: SeenOps, rows: Iterable[IntArray]) -> list[list[IntArray]]:
-    """Rows by the line of their first op, else by names; without unrecorded ones, and those of optimizers."""
+    """Rows grouped by the line of their first op, else by names; without unrecorded rows, and those of optimizers."""
     rows_of_op = [(row, int(ids[ids >= 0][0])) for row in rows if ((ids := seen.ids[:, row]) >= 0).any()]
     start = facts.rank.spans["start_ns"].to_numpy()[[op for _, op in rows_of_op] or NO_SPANS]
     own = intervals.covered(Intervals(start, start + 1), updates(facts).times) == 0
@@ -141,7 +141,7 @@ def main_spans(facts: Facts, ids: IntArray) -> HostSpans:
 
 
 def _between(facts: Facts, rows: Sequence[IntArray]) -> Intervals:
-    """Time of the main thread from the first op of a row to the last, but what is in ops of the row."""
+    """Time of the main thread from the first op of a row to the last in each step, but what is in ops of a row."""
     table, main = facts.rank.spans, host_threads(facts).main
     start, end = table["start_ns"].to_numpy(), (table["start_ns"] + table["dur_ns"]).to_numpy()
     known = [one[one >= 0] for row in rows for one in row]
@@ -167,8 +167,8 @@ _NO_DATA = Missing("whether steps get new data", "Record with the real training 
 def duplicates(facts: Facts) -> Iterator[Wasted]:
     """What was computed before in the same step. Raises Missing like seen_ops.
 
-    What checkpoints compute again in a backward pass is not among it. The backward pass is that through the repetition,
-    if it is gone in the same pass as that through the first: then one is enough.
+    What checkpoints compute again in a backward pass is left out. `back` has the nodes of a repeated op that run in the
+    same backward pass as nodes of the first: one run is enough for both.
     """
     seen = seen_ops(facts)
     for rows in by_line(facts, seen, _rows(seen, seen.first >= 0)):
@@ -181,7 +181,7 @@ def duplicates(facts: Facts) -> Iterator[Wasted]:
 
 
 def _merging(facts: Facts, again: IntArray, before: IntArray) -> IntArray:
-    """Nodes of ops that repeat others, which a pass runs that runs nodes of these as well."""
+    """Ids of the nodes of `again`, run in a backward pass that also runs nodes of the op (of `before`) each repeats."""
     nodes = optional(backward_nodes, facts)
     if nodes is None:
         return again[:0]
@@ -194,10 +194,10 @@ def _merging(facts: Facts, again: IntArray, before: IntArray) -> IntArray:
 
 @finds(Cause.CONSTANT)
 def constants(facts: Facts) -> Iterator[Wasted]:
-    """What the step before had computed, too, and nothing in this step. Raises Missing like seen_ops.
+    """What the step before had computed, too, but no op before in this step. Raises Missing like seen_ops.
 
-    What is made of memory that comes from elsewhere is in doubt where no step is known to get new data: it may be the
-    one batch.
+    What depends on memory that no op filled is in doubt unless steps are known to get new data: all steps may have been
+    given one batch.
     """
     seen, context = seen_ops(facts), facts.rank.context
     fetches = context is not None and any(loader.batches for loader in context.rank.loaders)
@@ -208,9 +208,9 @@ def constants(facts: Facts) -> Iterator[Wasted]:
 
 
 def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
-    """Chosen ops in a row. Where ops begin to repeat what the row has repeated already, another row begins.
+    """Rows of chosen ops. Where ops begin to repeat what the row has repeated already, another row begins.
 
-    Not what autograd computes by itself: a mask for each input of a maximum.
+    Rows that only a backward pass computes are left out: autograd makes a mask for each input of a maximum by itself.
     """
     for run in in_a_row(seen, chosen):
         begin, first = 0, seen.first[run].tolist()
@@ -242,9 +242,9 @@ def sparse_products(facts: Facts) -> Iterator[Wasted]:
 def frozen_rows(facts: Facts) -> Iterator[Wasted]:
     """What layers that learn nothing make of rows of a table that never changes, by lookup: always the same.
 
-    Nothing is drawn for it, and what is taken beside the rows is written by no op. But a net whose weights are all as
-    large as some that learn may be a copy of these, which is made anew after more steps than were looked at: a target.
-    Raises Missing like seen_ops, and if nobody looked.
+    Such layers depend on nothing that changes or is drawn. A net whose weights all have shapes of weights that learn is
+    left out: as a target network it may be a copy of these, renewed after more steps than were looked at. Raises
+    Missing like seen_ops, and if nobody looked for lookups.
     """
     seen = seen_ops(facts)
     lookups = seen.looked_up
@@ -262,7 +262,7 @@ def frozen_rows(facts: Facts) -> Iterator[Wasted]:
 
 
 def _weight(facts: Facts, seen: SeenOps, at: int) -> Shape | None:
-    """The sides of a layer's weight, which convolutions take second and others last. None where not recorded."""
+    """The sorted shape of a layer's weight, which convolutions take second and others last. None where not recorded."""
     for inputs in _inputs(facts, seen, at):
         shapes = [some[0].shape for some in inputs if some and len(some[0].shape) > 1]
         if len(shapes) > 1:

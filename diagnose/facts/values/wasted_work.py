@@ -78,15 +78,15 @@ def wasted_work(facts: Facts) -> Ledger:
 def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     """What backward passes run after the last gradient that an optimizer uses.
 
-    A single gradient is in doubt unless values tell that nothing reads it: a script may well use that of its input. So
-    is one of each pass: micro-batches have inputs of their own.
+    A single gradient, in all or in each pass, is in doubt unless values tell that nothing reads it: a script may use
+    that of its input, and each micro-batch has its own.
 
     Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
-    And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
-    shapes: those as large as one that the optimizer updates are taken to be it, but for those of an optimizer that has
-    another one which is not updated, where somebody looked at who has which. What has the shape of a tensor that other
-    ranks are sent counts as used, and Missing is raised if nothing else was found. Of a pass none of whose gradients
-    is known to be used nothing is said: optimizers may update what they made of weights.
+    Weights are told apart by shapes: a gradient counts as used if an optimizer updates a weight of its shape, unless it
+    is known to belong to an optimizer that leaves another of its gradients unused. It also counts as used if its shape
+    is that of a tensor sent to other ranks. Missing is raised if nothing is found, but gradients were sent, or not all
+    weights that optimizers update are known. A pass without any gradient known to be used is left out: optimizers may
+    update what they made of weights.
     """
     nodes, calls = backward_nodes(facts), updates(facts)
     if len(host_spans(facts, *SpanKind, named=lambda name: name.startswith(_SHARDS)).ids):
@@ -126,7 +126,7 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
 
 
 def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool:
-    """Whether the gradients that these nodes add to are read by backward passes only, in both seen steps."""
+    """Whether the gradients that these nodes add to are read by backward passes only, in both steps looked at."""
     seen, graph = optional(seen_ops, facts), facts.rank.values
     if seen is None or graph is None:
         return False
@@ -173,9 +173,9 @@ def _turns(
 
 
 def _unused(nodes: BackwardNodes, shapes: list[Shape | None], turn: IntArray, turns: list[_Turn]) -> tuple[Mask, Mask]:
-    """Masks of nodes: those whose gradient no turn uses, and of these the ones that a turn resets before its update.
+    """Masks of nodes: those whose gradient no turn uses; and of these such as are reset before their shape is updated.
 
-    The second mask has those that are reset. A pass after the last turn (its turn is `len(turns)`) may still be used.
+    What is made after the last turn, of a shape that no turn updates, is in neither: a later turn may use it.
     """
     vain, cleared = np.zeros(len(shapes), dtype=bool), np.zeros(len(shapes), dtype=bool)
     takers = {
@@ -195,7 +195,7 @@ def _unused(nodes: BackwardNodes, shapes: list[Shape | None], turn: IntArray, tu
 def _with_their_optimizer(
     nodes: BackwardNodes, turn: IntArray, optimizer: IntArray, vain: Mask, cleared: Mask
 ) -> tuple[Mask, Mask]:
-    """As in `_unused`, also of what has the shape of an updated weight: an optimizer that steps updates all it has."""
+    """Both masks with all gradients of the same optimizer and turn: an optimizer that steps updates all it has."""
     key = turn[nodes.passed] * (int(optimizer.max(initial=0)) + 1) + optimizer
     mine = nodes.adds & (optimizer > 0)
     still, again = (np.isin(key, key[mine & vain & some]) & mine for some in (vain, cleared))
@@ -203,7 +203,7 @@ def _with_their_optimizer(
 
 
 def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[set[Shape] | None]:
-    """For each call the shapes that it updates; None if some of them are not recorded."""
+    """For each call those of `shapes` that it updates; None if some are not recorded, or none is."""
     ops = host_spans(facts, SpanKind.OP)
     call = calls.around(ops)
     inside = ops.where(call >= 0)
@@ -223,10 +223,9 @@ def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[
 def unused_graphs(facts: Facts) -> Iterator[Wasted]:
     """Outermost ops of the main thread that have made nodes, none of which is run before their step ends.
 
-    A graph may well be run later: of ops outside of steps nothing is said, and raises Missing if a backward pass runs
-    what another step has made, as in pipelines, or what was made before the recording. Also raises it without steps,
-    if no node has a number, and like backward_nodes, which is asked for that alone. Ops after the last backward pass
-    are left out.
+    Ops outside of steps, and after the last backward pass, are left out: their graphs may be run later. Raises Missing
+    if a backward pass runs what another step has made, as in pipelines, or what was made before the recording. Also
+    raises it without steps, if no node has a number, and like backward_nodes.
     """
     _, (ops, _) = backward_nodes(facts), forward_ops(facts)
     if steps(facts).measure is Measure.WINDOW:
@@ -249,10 +248,10 @@ def unused_graphs(facts: Facts) -> Iterator[Wasted]:
 
 
 def _nodes_run(facts: Facts) -> tuple[IntArray, IntArray, Mask]:
-    """Of every op of a backward pass, wherever it lies: its number, in order, the used step or -1, and by whom.
+    """(number, used step or -1, whether the main thread made it) of each node that ran, nested or not, by number.
 
-    By the main thread, or not: each thread counts its own nodes, such as the one that recomputes what was checkpointed.
-    The thread that ran ops first has the lowest number: the main one.
+    Each thread counts its own nodes, such as the one that recomputes what was checkpointed. The thread that ran ops
+    first has the lowest number: the main one.
     """
     table, every = facts.rank.ops, host_spans(facts, SpanKind.OP)
     number, thread = (
@@ -265,7 +264,7 @@ def _nodes_run(facts: Facts) -> tuple[IntArray, IntArray, Mask]:
 
 
 def _as_in_training(facts: Facts, ids: IntArray, is_vain: Mask) -> bool:
-    """Whether in its step each has its like, on inputs of equal shapes, of which a backward pass uses the nodes.
+    """Whether each vain op has a like one of its own in its step, with equal input shapes, whose nodes are run.
 
     False where shapes were not recorded.
     """

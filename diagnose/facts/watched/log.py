@@ -23,13 +23,13 @@ class RunFacts(Known):
     """A rank of a run, or all of them, and the facts computed so far."""
 
     def __init__(self, logs: Sequence[RunLog], earlier: Sequence[RunLog] = ()) -> None:
-        """Of the first log; rules that compare ranks ask for all. `earlier`: attempts of the first rank, in order."""
+        """Facts are of the first log, some of all. `earlier`: logs of the first rank's earlier attempts, in order."""
         super().__init__()
         self.logs, self.attempts = tuple(logs), (*earlier, logs[0])
 
     @property
     def length_ns(self) -> int:
-        """Of the longest rank, and of the first one with all its attempts."""
+        """The longest of each rank's log, and of the first rank from the start of its first attempt to its last end."""
         first, last = self.attempts[0], self.attempts[-1]
         whole_ns = last.started_unix_ns + last.length_ns - first.started_unix_ns
         return max(whole_ns, *(log.length_ns for log in self.logs))
@@ -63,17 +63,17 @@ def attempts(run: RunFacts) -> tuple[RunLog, ...]:
 
 
 def total(windows: Sequence[Window], name: str) -> int:
-    """A column's sum over the windows, in ns."""
+    """The sum of a column (a name of COLUMNS) over the windows, in ns."""
     return sum(window.of(name).sum_ns for window in windows)
 
 
 def counted(windows: Sequence[Window], name: str) -> int:
-    """Steps that had any of it."""
+    """How many steps of the windows had any time in a column."""
     return sum(window.of(name).count for window in windows)
 
 
 def groups(windows: Sequence[Window], most: int) -> Iterator[list[Window]]:
-    """Windows put together into at most so many, of about as much time."""
+    """Windows in order, put together into at most so many groups of about as much time each."""
     if not windows:
         return
     began, length = windows[0].began_ns, windows[-1].ended_ns - windows[0].began_ns
@@ -117,7 +117,7 @@ def saved_steps(log: RunLog) -> int:
 
 
 def evaluates_in_steps(log: RunLog) -> bool:
-    """Whether forward passes without gradients are part of steps."""
+    """Whether forward passes without gradients are part of steps: more than OF_STEPS of the steps have one."""
     return counted(log.windows, "evaluation") > OF_STEPS * steps_of(log)
 
 

@@ -46,9 +46,9 @@ class Stretch(Struct, frozen=True):
 class Risen(Struct, frozen=True):
     """Values that rise with their position."""
 
-    begin: float  # Of a line through them; the least of them if that is below it.
-    first: float
-    last: float
+    begin: float  # Of a line through them, but not below the least of them.
+    first: float  # Middle of those at the beginning (see `ends`).
+    last: float  # Middle of those at the end.
     each: float  # From one to the next.
     chance: float  # That values in an order of no meaning would rise as much.
 
@@ -56,19 +56,20 @@ class Risen(Struct, frozen=True):
 class Changed(Struct, frozen=True):
     """Values that are more from one position on."""
 
-    at: int
-    before: float
-    after: float
-    chance: float
+    at: int  # The first position that has more.
+    before: float  # Median before it.
+    after: float  # Median from it on.
+    chance: float  # That values in an order of no meaning would differ as much.
 
 
 @run_fact
 def stretches(run: RunFacts) -> tuple[list[Stretch], list[Stretch]]:
-    """The run but a slow first epoch, in 24 stretches at most, and in 48. Missing with fewer than 7 windows."""
+    """The run but a slow first epoch, in 24 stretches at most, and in 48. Missing if these are fewer than 7."""
     return _stretches(run, GROUPS), _stretches(run, MOMENTS)
 
 
 def _stretches(run: RunFacts, most: int) -> list[Stretch]:
+    """At most so many stretches of windows; where these are too few, those of the first steps."""
     found = [_stretch(group) for group in groups([one for one in steady(run) if one.timed], most)]
     found = found if len(found) >= LEAST_GROUPS else of_first_steps(run.logs[0])
     if len(found) < LEAST_GROUPS:
@@ -91,6 +92,7 @@ def of_first_steps(log: RunLog) -> list[Stretch]:
 
 
 def _stretch(windows: Sequence[Window]) -> Stretch:
+    """The windows, which have timed steps and follow each other, as one stretch."""
     steps = sum(window.timed for window in windows)
     sums = {name: sum(window.of(name).sum_ns for window in windows) for name in ("step", *PARTS)}
     usual = (sums["step"] - sum(window.excess_ns for window in windows)) / steps
@@ -107,7 +109,7 @@ def _stretch(windows: Sequence[Window]) -> Stretch:
 def risen(values: Sequence[float], rise: float = RISE) -> Risen | None:
     """Values that rise all along: Kendall's test, Theil and Sen's slope, and each third is more than the one before.
 
-    None of values that do not, or by less than that share.
+    None if they do not, if they rise by less than the share `rise`, and of fewer than LEAST_GROUPS values.
     """
     if len(values) < LEAST_GROUPS:
         return None
@@ -148,7 +150,7 @@ def changed(values: Sequence[float]) -> Changed | None:
 
 
 def grows(values: Sequence[float]) -> bool:
-    """Of values that rise and can be taken for changed as well: whether a line fits better."""
+    """Whether a line fits rising values better than a change at one position, or they show no such change."""
     change = changed(values)
     if change is None:
         return True
@@ -157,7 +159,7 @@ def grows(values: Sequence[float]) -> bool:
 
 
 def ends(values: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-    """Those of the beginning, and of the end."""
+    """END of the values, at least three, from the beginning and as many from the end."""
     size = max(round(END * len(values)), 3)
     return values[:size], values[-size:]
 
@@ -184,7 +186,7 @@ def _misfit(values: Sequence[float]) -> float:
 
 
 def _rank_sum_chance(first: int, second: int, lost: int) -> float:
-    """That at most `lost` of first * second pairs are in the wrong order: the exact distribution of U.
+    """Chance that at most `lost` of first * second pairs are in the wrong order, by the exact distribution of U.
 
     Its counts are the coefficients of a Gaussian binomial: the product of (1 - q^(second + i)) / (1 - q^i) for i = 1,
     ..., first.
@@ -201,6 +203,7 @@ def _rank_sum_chance(first: int, second: int, lost: int) -> float:
 
 
 def _by_thirds(values: Sequence[float]) -> bool:
+    """Whether the mean rises from third to third, each time by over a fifth of the rise from the first to the last."""
     third = len(values) // 3
     first, middle, last = fmean(values[:third]), fmean(values[third:-third]), fmean(values[-third:])
     return first < middle < last and last - middle > (last - first) / 5 and middle - first > (last - first) / 5

@@ -31,11 +31,11 @@ class SideBySide(Struct, frozen=True):
     first_step: int
     parts: dict[str, Times]  # By PARTS and OTHER_CODE.
     step: Times
-    compared: tuple[str, ...]  # Those in which no rank waits for another.
+    compared: tuple[str, ...]  # The parts in which no rank waits for another.
 
     @property
     def own(self) -> Times:
-        """What can be compared."""
+        """The sum of the parts that are compared. Shape (ranks, stretches)."""
         total: Times = sum((self.parts[name] for name in self.compared), np.zeros_like(self.step))
         return total
 
@@ -77,7 +77,7 @@ def side_by_side(run: RunFacts) -> SideBySide:
 
 
 def _per_step(log: RunLog, name: str, bounds: Times) -> Times:
-    """A column between two bounds, which are numbers of steps, in ns of the mean step."""
+    """ns of a column in the mean step between each two neighbouring bounds, which are step numbers."""
     at = [log.windows[0].first_step, *(window.first_step + window.steps for window in log.windows)]
     spent = np.cumsum([0, *(window.of(name).sum_ns for window in log.windows)], dtype=np.float64)
     found: Times = np.diff(np.interp(bounds, at, spent)) / np.diff(bounds)
@@ -95,6 +95,7 @@ def slow_ranks(run: RunFacts) -> tuple[SlowRank, ...]:
 
 
 def _slow_rank(table: SideBySide, row: int, since: int) -> SlowRank:
+    """What the rank in this row costs the others from stretch `since` on; 0 is all along."""
     lost = np.maximum(table.own[row] - _others(table.own, row).max(axis=0), 0.0)[since:]
     longer = {name: -_gap(table.parts[name], row, since) for name in table.compared}
     part = max(longer, key=lambda one: longer[one])
@@ -109,13 +110,13 @@ def _others(values: Times, row: int) -> Times:
 
 
 def _behind(table: SideBySide, row: int) -> Times:
-    """By how much, of the mean step of each stretch, against the median of the other ranks."""
+    """ns per step by which the row's own time exceeds the median of the other ranks, by stretch."""
     behind: Times = table.own[row] - np.median(_others(table.own, row), axis=0)
     return behind
 
 
 def _behind_since(table: SideBySide, row: int) -> int | None:
-    """The stretch from which on a rank holds up the others; None of one that does not."""
+    """The stretch from which on a rank holds up the others, 0 for all along; None of one that does not."""
     behind, count = _behind(table, row), table.step.shape[1]
     usual = float(np.median(table.step))
     change = changed(list(usual + behind))

@@ -123,7 +123,7 @@ def outliers(run: RunFacts) -> Outliers | None:
 
 
 def _period(log: RunLog, count: int) -> tuple[int | None, float]:
-    """The commonest distance between outliers, by one step more or less, if most have it."""
+    """(commonest distance of outliers, give or take a step, None unless REGULAR of them have it; share that has it)."""
     gaps = Counter[int]()
     for window in log.windows:
         gaps.update(dict(window.gaps))
@@ -138,7 +138,8 @@ def _period(log: RunLog, count: int) -> tuple[int | None, float]:
 def _part(log: RunLog) -> str:
     """What most of the longest outliers' time beyond the usual step is, window by window.
 
-    Waiting is told of these steps. Of other parts the longest of each window is: likely it was in the same step.
+    The log has the waiting of these steps. Of other parts it has the longest of each window, taken to be in that step.
+    A part of PARTS; OTHER_CODE if they explain less than EXPLAINS together; "" if that is not known.
     """
     beyond, by_part = 0.0, dict.fromkeys(PARTS, 0.0)
     for window in log.windows:

@@ -28,24 +28,24 @@ class Shown(Struct, frozen=True):
     changes: list[str]
     formula: list[str]
     page: RulePage | None
-    places: str  # How many places on the timeline it can go to; empty if none.
+    places: str  # `5 places`: how many the card can show on the timeline; empty if none.
 
 
 SAFE = (Safety.SAME_NUMBERS, Safety.ROUNDING)  # Fixes that need no look at the loss.
 
 
 def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
-    """The findings worth a card, in order."""
+    """Each finding that has a card, in order, with what the card unfolds to."""
     pages = {rule.rule: rule for rule in diagnosis.rules}
     step_ns = diagnosis.step_ns or 0
     per = "" if diagnosis.steps is None or diagnosis.steps.measure is Measure.WINDOW else " a step"
     for card, (_, one) in zip(findings.cards(diagnosis), findings.worth(diagnosis), strict=True):
         (low_ns, likely_ns, high_ns), alone_ns = one.shown_ns, one.saving.likely_ns
-        some = duration(high_ns) if low_ns == high_ns else f"{duration(low_ns)} to {duration(high_ns)}"
+        span = duration(high_ns) if low_ns == high_ns else f"{duration(low_ns)} to {duration(high_ns)}"
         yield Shown(
             card=card,
             finding=one,
-            range=f"{some} of {duration(step_ns)}{per}, once those above are fixed",
+            range=f"{span} of {duration(step_ns)}{per}, once those above are fixed",
             alone=f"alone {duration(alone_ns)}" if duration(alone_ns) != duration(likely_ns) else "",
             shares=(100 * low_ns / (step_ns or 1), 100 * likely_ns / (step_ns or 1), 100 * high_ns / (step_ns or 1)),
             changes=findings.changes(one, diagnosis),
@@ -66,7 +66,7 @@ ABOVE, BELOW = -0.08, 0.12  # Where in a row the prediction and the measurement 
 
 
 def speed_ups(diagnosis: Diagnosis) -> go.Figure:
-    """Of each fix the predicted and the measured interval, with 1 as no change. Raises Missing without any."""
+    """Of each measured fix the predicted and the measured speed-up's interval. Raises Missing without any."""
     tried = _tried(diagnosis)
     labels = [
         (plain(trials.name(one), 40), plain(f"{trials.speed_of(one.found.likely)}, {trials.verdict(one)}"))
@@ -86,7 +86,7 @@ def speed_ups(diagnosis: Diagnosis) -> go.Figure:
 
 
 def speed_ups_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below: how many predictions agree with measurements."""
     both = [
         (one.predicted, one.found) for one in _tried(diagnosis) if one.predicted is not None and one.found is not None
     ]
@@ -116,6 +116,7 @@ def _add(made: go.Figure, name: str, points: list[tuple[float, Range | None, str
 
 
 def _tried(diagnosis: Diagnosis) -> list[Trial]:
+    """The trials with a measured speed-up, single fixes first. Raises Missing without any."""
     tried = [] if diagnosis.trials is None else trials.all_of(diagnosis.trials)
     if not (measured := [one for one in tried if one.found is not None]):
         raise Missing("a measured fix", "Try fixes of a recording: diagnose try.")

@@ -47,7 +47,7 @@ def one_step(diagnosis: Diagnosis, longest_ns: int) -> go.Figure:
 
 
 def render(found: Comparison, before: Diagnosis | None, after: Diagnosis | None) -> str:
-    """The page. Of a side that is a baseline there is no timeline."""
+    """The page. A side is None, and has no timeline, where it is a baseline."""
     figures: dict[str, Any] = {"waterfall": msgspec.Raw(waterfall(found).to_json().encode())}
     times = (one.steps.step_time_ns.mean for one in (before, after) if one is not None and one.steps is not None)
     longest_ns = max(times, default=0)

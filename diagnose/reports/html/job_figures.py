@@ -41,10 +41,7 @@ PATH_COLOURS = {
 
 
 def job_path(diagnosis: Diagnosis) -> go.Figure:
-    """What the last step waits for from left to right: on which rank, or between ranks.
-
-    Raises Missing without a job.
-    """
+    """What the last step waits for, from left to right, in a lane per rank. Raises Missing without a job."""
     job = _job(diagnosis)
     lanes = path_lanes(job)
     made = figure(LANE_HEIGHT * len(lanes) + 74, margin={"l": 8, "r": 8, "t": 4, "b": 8}, barmode="overlay")
@@ -67,7 +64,7 @@ def job_path(diagnosis: Diagnosis) -> go.Figure:
 
 
 def path_lanes(job: JobSummary) -> list[str]:
-    """From top to bottom: ranks in order, those that hold the path for longest; what several share."""
+    """Labels of lanes from the top: the MOST_LANES ranks that hold the path longest, by number; then shared lanes."""
     total = Counter[int]()
     for one in job.path_lane:
         if one.rank is not None:
@@ -83,7 +80,7 @@ def _lane(job: JobSummary, one: JobPathStretch, lanes: list[str]) -> str:
 
 
 def job_path_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the path: how often it goes from one rank to another."""
     job = _job(diagnosis)
     hops = sum(a.rank != b.rank for a, b in pairwise(one for one in job.path_lane if one.rank is not None))
     which = "the last recorded step" if job.steps else "the recorded window"
@@ -93,14 +90,12 @@ def job_path_sentence(diagnosis: Diagnosis) -> str:
 
 
 def job_heat(diagnosis: Diagnosis) -> go.Figure:
-    """Ranks beside each other, steps below each other: compute, and waiting, of which one is shown at a time.
-
-    Of more ranks than there are columns, each column shows the most compute and the least waiting of several: those
-    that others wait for. Raises Missing without a job.
-    """
+    """A column per rank, a row per step: compute, and waiting, of which one is shown at a time. Of more ranks than
+    MOST_COLUMNS, each column shows the most compute and the least waiting of several: those that others wait for.
+    Raises Missing without a job."""
     job = _job(diagnosis)
     made = figure(min(26 * len(job.compute_ns[0]), 260) + 74, margin={"l": 8, "r": 8, "t": 4, "b": 8})
-    size = _band(job)
+    size = _ranks_per_column(job)
     axis = "ranks" if size > 1 else "rank"
     bands = [job.ranks[at : at + size] for at in range(0, len(job.ranks), size)]
     names = [str(some[0].rank) + f" to {some[-1].rank}" * (len(some) > 1) for some in bands]
@@ -127,13 +122,13 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
 
 
 def switches(diagnosis: Diagnosis) -> list[str]:
-    """What the figure can show, in the order of its traces."""
+    """Names of what `job_heat` can show, one at a time, in the order of its traces."""
     job = _job(diagnosis)
-    return list(_shown(job, _band(job)))
+    return list(_shown(job, _ranks_per_column(job)))
 
 
 def job_heat_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the heat map: which rank computes most, and which waits least."""
     job = _job(diagnosis)
     most = max(job.ranks, key=lambda rank: rank.compute_ns)
     text = f"{rank_told(job, most.rank).capitalize()} computes most, {duration(most.compute_ns)} a step"
@@ -141,7 +136,7 @@ def job_heat_sentence(diagnosis: Diagnosis) -> str:
         least = min(waits, key=lambda rank: rank.wait_ns or 0)
         who = " and" if least is most else f"; {rank_told(job, least.rank)}"
         text += f"{who} waits least, {duration(least.wait_ns or 0)}"
-    size = _band(job)
+    size = _ranks_per_column(job)
     return f"{text}." + f" A column shows {size} ranks: their most compute, their least waiting." * (size > 1)
 
 
@@ -151,12 +146,12 @@ def _job(diagnosis: Diagnosis) -> JobSummary:
     return diagnosis.job
 
 
-def _band(job: JobSummary) -> int:
+def _ranks_per_column(job: JobSummary) -> int:
     return -(-len(job.ranks) // MOST_COLUMNS)
 
 
 def _shown(job: JobSummary, size: int) -> dict[str, Values]:
-    """By panel, the compute and waiting times of all ranks; each column takes `size` ranks together."""
+    """By name, compute and waiting in ms (row: step; column: `size` ranks); waiting only if known of any rank."""
     found = {COMPUTING: _columns(job, job.compute_ns, size, np.fmax.reduceat)}
     if any(row is not None for row in job.wait_ns):
         found[WAITING] = _columns(job, job.wait_ns, size, np.fmin.reduceat)
@@ -189,22 +184,22 @@ class RankView(Struct, frozen=True):
 
 
 def each_rank(diagnosis: Diagnosis, job: JobSummary) -> Iterator[RankView]:
-    """All ranks of the job, in order."""
-    alone = {rank.rank: rank for rank in diagnosis.ranks}
+    """The ranks of the job of which the Diagnosis has a summary, in order."""
+    summaries = {rank.rank: rank for rank in diagnosis.ranks}
     for one in job.ranks:
-        if one.rank in alone:
-            found = alone[one.rank].findings[:MOST_FINDINGS]
+        if one.rank in summaries:
+            found = summaries[one.rank].findings[:MOST_FINDINGS]
             yield RankView(
                 number=one.rank,
                 name=rank_told(job, one.rank).capitalize(),
                 times=tuple(zip(RANK_COLUMNS, rank_cells(one), strict=True)),
-                host=_host(alone[one.rank]),
+                host=_host(summaries[one.rank]),
                 findings=tuple((said.title, "" if said.site is None else place(said.site)) for said in found),
             )
 
 
-def _host(alone: RankSummary) -> str:
-    if (host := alone.host) is None:
+def _host(summary: RankSummary) -> str:
+    if (host := summary.host) is None:
         return ""
     ranked = sorted(host.parts.items(), key=lambda pair: -pair[1])[:MOST_ACTIVITIES]
     shown = [f"{CAUSES[activity]} {share(ns, host.step_ns)}" for activity, ns in ranked if ns >= LEAST * host.step_ns]

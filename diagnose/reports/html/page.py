@@ -73,6 +73,7 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
+    """The page. `lost` gets the failures of its parts while it is made; the page lists them."""
     step, savings, *panels = [panel(one, diagnosis) for one in (STEP, SAVINGS, *PICTURES)]
     speed_ups = None if diagnosis.trials is None else panel(SPEED_UPS, diagnosis)
     job = attempt("the job", None, _job, diagnosis)
@@ -116,8 +117,8 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
     )
 
 
-def bundle(template: str, data: Mapping[str, Any], **told: Any) -> str:
-    """A page with all that it carries, so that it opens offline: its style, its scripts, and the data of figures."""
+def bundle(template: str, data: Mapping[str, Any], **variables: Any) -> str:
+    """A page that opens offline, with its style, scripts and the data of figures; `variables` are the template's."""
     plotly, plotly_hash = style.plotly_script()
     script = style.text("report.js")
     return style.template(template).render(
@@ -126,12 +127,12 @@ def bundle(template: str, data: Mapping[str, Any], **told: Any) -> str:
         script=Markup(script),
         plotly=plotly,
         data=style.packed(msgspec.json.encode(data)),
-        **told,
+        **variables,
     )
 
 
 def _part(name: str, caller: Callable[[], Markup]) -> Markup:
-    """A part of the page: where it fails, the page says so in its place."""
+    """What a template's block gives; where that fails, an alert in its place."""
     try:
         return caller()
     except Exception as error:
@@ -139,7 +140,7 @@ def _part(name: str, caller: Callable[[], Markup]) -> Markup:
 
 
 def policy(*scripts: str) -> str:
-    """No request to anywhere, no script but ours. plotly styles its elements in place, and saves pictures as data."""
+    """Content security policy: no requests, no script but these; plotly needs styles in place and pictures as data."""
     return (
         f"default-src 'none'; script-src {' '.join(scripts)}; style-src 'unsafe-inline'; img-src data: blob:;"
         " base-uri 'none'; form-action 'none'"
@@ -147,6 +148,7 @@ def policy(*scripts: str) -> str:
 
 
 def _legend(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
+    """(colour, label, share) of the parts of the step of IN_LEGEND or more; [] if nothing was measured."""
     try:
         parts, whole = step_figures.parts(diagnosis)
     except Missing:
@@ -155,10 +157,10 @@ def _legend(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     return [(part.colour, part.label, share(part.ns, whole)) for part in seen]
 
 
-def panel(picture: Picture[T], told: T) -> Panel:
-    """A picture of what is told, or why it is not drawn."""
+def panel(picture: Picture[T], source: T) -> Panel:
+    """A picture drawn from `source`, or why it is not drawn."""
     try:
-        return Panel(picture, picture.sentence(told), figure=msgspec.Raw(picture.draw(told).to_json().encode()))
+        return Panel(picture, picture.sentence(source), figure=msgspec.Raw(picture.draw(source).to_json().encode()))
     except Missing as missing:
         return Panel(picture, missing=missing.what, how_to_record_it=missing.how_to_record_it)
     except Exception as error:
@@ -167,7 +169,7 @@ def panel(picture: Picture[T], told: T) -> Panel:
 
 
 def figures(panels: Iterable[Panel]) -> dict[str, msgspec.Raw]:
-    """What the page's script draws, by the pictures' ids."""
+    """The figures that could be drawn, as JSON for the page's script, by the pictures' ids."""
     return {one.picture.id: one.figure for one in panels if one.figure is not None}
 
 
@@ -244,13 +246,14 @@ _ORDER = ("found", "crashed", "cannot_tell", "clean", "not_applicable")  # Of ru
 
 
 def _outcomes(diagnosis: Diagnosis) -> Iterator[tuple[Outcome, RulePage | None]]:
-    """Every rule, those that could not look first after those that found something."""
+    """Every rule's outcome and page, in _ORDER; None if the Diagnosis has no page of it."""
     pages = {rule.rule: rule for rule in diagnosis.rules}
     for outcome in sorted(diagnosis.outcomes, key=lambda outcome: _ORDER.index(outcome.outcome)):
         yield outcome, pages.get(outcome.rule)
 
 
 def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """(label, text) rows on the recording and the analysis: command, versions, used steps, files, replay."""
     provenance = diagnosis.provenance
     versions = provenance.framework
     if (manifest := provenance.manifest) is not None:

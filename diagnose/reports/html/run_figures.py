@@ -21,7 +21,7 @@ MOST_TEXTS = 64  # Cells of a heat map that hold their number.
 
 
 def communication(diagnosis: Diagnosis) -> go.Figure:
-    """Each collective in order of time: what compute hides of it, and what not. Raises Missing without any."""
+    """Each collective in order of time: what compute hides of it, and what is exposed. Raises Missing without any."""
     bars = _bars(diagnosis)
     made = style.figure(320, barmode="stack", bargap=0.15)
     made.update_xaxes(title={"text": "collective, in order of time"}, range=[0.4, len(bars) + 0.6])
@@ -43,7 +43,7 @@ def communication(diagnosis: Diagnosis) -> go.Figure:
 
 
 def communication_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the collectives: how much of their time is exposed."""
     bars = _bars(diagnosis)
     total, exposed = sum(bar.dur_ns for bar in bars), sum(bar.exposed_ns for bar in bars)
     longest = max(bars, key=lambda bar: bar.exposed_ns)
@@ -57,6 +57,7 @@ def communication_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _bars(diagnosis: Diagnosis) -> list[CollectiveBar]:
+    """The MOST_BARS longest collectives, in order of time. Raises Missing without any."""
     found = diagnosis.pictures.collectives if diagnosis.pictures else None
     if found is None:
         raise style.missing(diagnosis, "communication", Missing("communication on the GPU", "Record a GPU."))
@@ -77,10 +78,8 @@ def _plural(count: int, noun: str) -> str:
 
 
 def ranks(diagnosis: Diagnosis) -> go.Figure:
-    """Each rank's steps as a heat map, and below what its mean step consists of. Raises Missing without two ranks.
-
-    Of more than MOST_RANKS ranks, the slowest.
-    """
+    """Each rank's steps as a heat map, and below what its mean step consists of; of more than MOST_RANKS the slowest.
+    Raises Missing without two ranks."""
     shown = _ranks(diagnosis)
     names = [str(one.rank) for one in shown]
     count = max(len(one.times_ns) for one in shown)
@@ -123,7 +122,7 @@ PARTS: tuple[tuple[str, str, str, Callable[[Breakdown], int]], ...] = (
 
 
 def ranks_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the ranks: the slowest and the fastest, and which waits longest."""
     timed = {one.rank: one.step_time_ns.mean for one in _ranks(diagnosis) if one.step_time_ns}
     slowest, fastest = max(timed, key=lambda rank: timed[rank]), min(timed, key=lambda rank: timed[rank])
     longer = share(timed[slowest] - timed[fastest], timed[fastest])
@@ -143,6 +142,7 @@ def _waits(diagnosis: Diagnosis) -> str:
 
 
 def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
+    """The ranks with step times by number, of more than MOST_RANKS the slowest. Raises Missing without two."""
     measured = [rank for rank in diagnosis.ranks if rank.step_time_ns is not None]
     if len(measured) < 2:
         raise Missing("several ranks", "Record each rank, and analyze their traces together.")
@@ -151,7 +151,7 @@ def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
 
 
 def _numbers(diagnosis: Diagnosis, count: int) -> list[str]:
-    """Names of the used steps: their numbers, where they are as many on the rank that has them."""
+    """Labels of `count` steps: the numbers of the used steps if they are as many, else 1, 2, ..."""
     numbers = diagnosis.steps.numbers if diagnosis.steps else ()
     return [str(number) for number in (numbers if len(numbers) == count else range(1, count + 1))]
 
@@ -234,7 +234,7 @@ DEVICES = (style.BLUE, style.RED, style.GREEN, style.PINK, style.ORANGE)
 
 
 def memory_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the memory: the most allocated and reserved on the fullest GPU."""
     most = max(_memory(diagnosis), key=lambda curve: max(curve.allocated_bytes))
     peak, reserved = max(most.allocated_bytes), max(most.reserved_bytes)
     beside = f", while up to {size(reserved)} are reserved" if reserved >= 0 else ""

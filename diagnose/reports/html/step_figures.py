@@ -43,10 +43,8 @@ class Part(Struct, frozen=True):
 
 
 def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
-    """The mean step as one bar whose parts add up to it, with or without a legend below.
-
-    Raises Missing if nothing could be measured.
-    """
+    """The mean step as one bar whose parts add up to it, with or without a legend below. Raises Missing if nothing
+    could be measured."""
     shown, whole = parts(diagnosis)
     listed = sum(part.ns >= IN_LEGEND * whole for part in shown) * legend
     inside = BAR_HEIGHT + 8 + 20 * listed
@@ -76,7 +74,7 @@ def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
 
 
 def step_bar_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the bar: how much the GPU computes, and the largest other part."""
     shown, whole = parts(diagnosis)
     if diagnosis.breakdown is None:
         largest = max(shown, key=lambda part: part.ns)
@@ -92,10 +90,8 @@ def step_bar_sentence(diagnosis: Diagnosis) -> str:
 
 
 def parts(diagnosis: Diagnosis) -> tuple[list[Part], int]:
-    """What the step consists of, without empty parts, and their sum: of the GPU, or of the host if none was recorded.
-
-    Raises Missing if nothing could be measured.
-    """
+    """What the step consists of, without empty parts, and their sum in ns: of the GPU, or of the host where no GPU was
+    recorded. Raises Missing if nothing could be measured."""
     whole, host = diagnosis.breakdown, diagnosis.host
     if whole is not None:
         communication = "exposed communication"
@@ -147,7 +143,7 @@ def idle_lines(diagnosis: Diagnosis) -> go.Figure:
 
 
 def idle_lines_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below: the source line with most idle time, and its cause."""
     shown = _idle(diagnosis)
     most = shown[0]
     where = "has no known line" if most.site is None else f"is at {clipped_left(place(most.site), 100)}"
@@ -156,6 +152,7 @@ def idle_lines_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _idle(diagnosis: Diagnosis) -> list[IdleShare]:
+    """Idle time by cause and line, longest first. Raises Missing without causes, or without idle time."""
     if diagnosis.idle is None:
         how = "Record with ProfilerActivity.CPU as well." if diagnosis.provenance.devices else "No GPU was recorded."
         raise style.missing(diagnosis, "idle", Missing("why the GPU was idle", how))
@@ -180,9 +177,7 @@ def _idle_hover(one: IdleShare, diagnosis: Diagnosis) -> str:
 
 def savings(diagnosis: Diagnosis) -> go.Figure:
     """Today's step, what each fix takes away once those above are made, and what is left; numbered as the findings are.
-
-    Raises Missing if no fix is worth a bar.
-    """
+    Raises Missing if no fix is worth a bar."""
     step_ns, fixes = _fixes(diagnosis)
     titles = [f"{one.rank_order}. {one.title}" for one in fixes]
     gains = [one.saving.after_above_ns or 0 for one in fixes]
@@ -213,12 +208,13 @@ def savings(diagnosis: Diagnosis) -> go.Figure:
 
 
 def savings_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the savings: what fixing the faults gives, and the first fix."""
     first = _fixes(diagnosis)[1][0]
     return f'{heading.lost(diagnosis)} The first, "{clipped(first.title, 80)}", saves {duration(first.shown_ns[1])}.'
 
 
 def _fixes(diagnosis: Diagnosis) -> tuple[int, list[RankedFinding]]:
+    """The step in ns, and the findings whose fix shortens it, in order. Raises Missing without any."""
     fixes = [finding for finding in diagnosis.findings if finding.shortens]
     if diagnosis.step_ns is None:
         otherwise = Missing("what fixes would save", "Record with ProfilerActivity.CPU too.")

@@ -129,7 +129,7 @@ def plain(name: str, most: int = 200) -> str:
 
 
 def figure(height: int, **layout: Any) -> go.Figure:
-    """An empty figure in the look of all."""
+    """An empty figure with the fonts, margins and grid that all figures share."""
     made = go.Figure()
     made.update_layout(
         template="none",
@@ -153,9 +153,7 @@ ROW, TWO_LINES = 38, 52  # Height of a bar below its label of one line, or two.
 
 def rows(labels: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The layout of horizontal bars at 0, 1, ...: each below its label and value, so that a narrow screen has room.
-
-    Labels are ready for plotly, as `plain` makes them. Bars are 0.3 rows high.
-    """
+    Labels are ready for plotly, as `plain` makes them. Bars are 0.3 rows high."""
     texts = [
         {"x": x, "xanchor": anchor, "align": anchor, "text": text, "y": place - 0.17}
         for place, pair in enumerate(labels)
@@ -178,7 +176,7 @@ def add_rows(
     marker: dict[str, Any],
     base_ns: Sequence[int] = (),
 ) -> None:
-    """Bars of times in ms at such rows; `said` is shown where one points at them."""
+    """Add horizontal bars at rows `y`, `ns` long from `base_ns` (or 0) on, drawn in ms; `said`: their hover texts."""
     base = {"base": [one / 1e6 for one in base_ns]} if base_ns else {}
     x = [one / 1e6 for one in ns]
     made.add_bar(
@@ -192,18 +190,18 @@ def pattern(shape: str) -> dict[str, Any]:
 
 
 def decades(title: str, values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis with SI prefixes, for these values: labelled at powers of ten, of a short range in between."""
+    """A logarithmic axis with SI prefixes: labels at powers of ten, and in between for a range of 30-fold or less."""
     wide = max(values) > 30 * min(values)
     return {"type": "log", "dtick": 1 if wide else "D2", "tickformat": "~s", "title": {"text": title, "standoff": 8}}
 
 
 def per_step(diagnosis: Diagnosis) -> str:
-    """What stands behind a time: nothing where there are no steps."""
+    """What follows a time in a text: nothing where it is of the recorded window."""
     return "" if diagnosis.steps is not None and diagnosis.steps.measure == Measure.WINDOW else " per step"
 
 
 def each_step(total: int, diagnosis: Diagnosis) -> float:
-    """A count of all used steps, per step."""
+    """A count per step, from its total in all used steps."""
     return total / max(diagnosis.steps.used if diagnosis.steps else 1, 1)
 
 
@@ -238,10 +236,8 @@ def add_markers(
     amounts: tuple[Sequence[int], int],
     said: Sequence[str],
 ) -> None:
-    """Markers that look like (colour, symbol), with areas as (amounts, the largest amount of the figure).
-
-    `said` is shown where one points at them.
-    """
+    """Add markers that look like (colour, symbol), with areas by `amounts`: one per marker, and the figure's largest.
+    `said`: their hover texts."""
     colour, symbol = look
     made.add_scatter(
         name=name,
@@ -265,7 +261,7 @@ def add_markers(
 def add_line(
     made: go.Figure, x: tuple[float, float], y: tuple[float, float], label: str, position: str, look: tuple[str, str]
 ) -> None:
-    """A line, its colour and dash in `look`, with a label at its left end, or right, if the position ends in "left"."""
+    """Add a line with (colour, dash) and a label at its left end, or its right end if `position` ends in "left"."""
     made.add_scatter(
         mode="lines+text",
         x=list(x),
@@ -291,7 +287,7 @@ def template(name: str) -> jinja2.Template:
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    """All that templates are given is escaped: names in a trace are untrusted."""
+    """How templates are rendered: all values are escaped, as names in a trace are untrusted."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(text),
         autoescape=True,

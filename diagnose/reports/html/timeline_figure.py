@@ -43,11 +43,8 @@ KIND_WORDS = {
 
 
 def timeline(diagnosis: Diagnosis, start_ms: float | None = None, end_ms: float | None = None) -> go.Figure:
-    """What happened when, from `start_ms` to `end_ms` of the timeline (all of it, if not given).
-
-    A narrower part is drawn in more detail. Raises Missing if nothing could be measured, ValueError if there is no such
-    part.
-    """
+    """What happened when, from `start_ms` to `end_ms` of the timeline (all of it, if not given). A narrower part is
+    drawn in more detail. Raises Missing if nothing could be measured, ValueError if there is no such part."""
     shown = drawn(diagnosis)
     low = max((start_ms or 0.0) * 1e6, 0.0)
     high = min(shown.dur_ns if end_ms is None else end_ms * 1e6, float(shown.dur_ns))
@@ -68,7 +65,7 @@ def drawn(diagnosis: Diagnosis) -> Timeline:
 
 
 def frame(shown: Timeline) -> go.Figure:
-    """The timeline without its marks: its lanes."""
+    """A figure with the timeline's axes, a row per lane, and no marks."""
     made = figure(
         LANE_HEIGHT * len(shown.lanes) + 90, barmode="overlay", bargap=0, dragmode="zoom", hovermode="closest"
     )
@@ -119,11 +116,9 @@ def short(name: str) -> str:
 
 
 def levels(shown: Timeline) -> list[MarkTable]:
-    """The marks from the coarsest to the finest: all steps, each time FINER, then the step that is known in detail.
-
+    """Tables of marks, coarsest first: all steps, each up to FINER times finer, then the step known in more detail.
     A level has at most half the marks of the next, so all together have at most twice those of the finest of all steps;
-    the coarsest has no more than MOST_SHOWN.
-    """
+    the coarsest has no more than MOST_SHOWN."""
     whole, *detail = shown.tables
     found, resolutions = [whole], [(whole.end_ns - whole.start_ns) // PIXELS]
     while resolutions[-1] // FINER > max(whole.resolution_ns, 1):
@@ -151,6 +146,7 @@ def chosen(tables: list[MarkTable], low_ns: float, high_ns: float) -> Marks:
 
 
 def _bars(shown: Timeline, marks: Marks, kind: str) -> go.Bar:
+    """Marks of one kind as horizontal bars; those that stand for much empty time are fainter."""
     numbers = zip(marks.label.tolist(), marks.count.tolist(), marks.filled_ns.tolist(), strict=True)
     return go.Bar(
         orientation="h",
@@ -170,14 +166,14 @@ def _bars(shown: Timeline, marks: Marks, kind: str) -> go.Bar:
 
 
 def _said(label: str, kind: str, count: int, filled_ns: int) -> str:
-    """What a mark is, in two lines, or of several operations in three."""
+    """A mark's hover text: its label and kind in two lines; before them how many operations it joins, if several."""
     several = f"{count:,} operations, {duration(filled_ns)} together; the longest:<br>" if count > 1 else ""
     alone = "" if count > 1 else f", {duration(filled_ns)}"
     return f"{several}{plain(label) or KIND_WORDS[kind]}<br>{KIND_WORDS[kind]}{alone}"
 
 
 def timeline_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the timeline: what it shows, and how to zoom."""
     shown = drawn(diagnosis)
     steps = "the recorded work" if not shown.steps else f"step {shown.steps[0]}"
     steps = f"steps {shown.steps[0]} to {shown.steps[-1]}" if len(shown.steps) > 1 else steps

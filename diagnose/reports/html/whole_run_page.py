@@ -32,7 +32,7 @@ COLOURS = {
 }
 LINES = (style.BLUE, style.RED, style.GREEN, style.ORANGE, style.PINK, style.SKY, style.DARK, style.YELLOW)
 
-MOST_RANKS = len(LINES)  # With a line of their own; of more the slowest and the fastest are drawn.
+MOST_RANKS = len(LINES)  # With a line of their own; of more the first, the fastest and the slowest are drawn.
 
 MEMORY = ("resident_bytes", "children_resident_bytes", "allocated_bytes", "reserved_bytes")
 DEVICE = ("sm_clock_mhz", "temperature_c", "power_w", "slowed")
@@ -41,7 +41,7 @@ HEIGHT, LANE = 300, 110
 
 
 def parts(found: WatchedRun) -> go.Figure:
-    """Shares of each stretch of the run, one above the other. Raises Missing without any."""
+    """Per stretch of the run, shares of its time by kind, stacked. Raises Missing without stretches."""
     run = _with_stretches(found)
     made, unit_ns = _figure(run, "% of the time", barmode="stack", bargap=0)
     made.update_yaxes(range=[0, 100])
@@ -67,7 +67,7 @@ def parts(found: WatchedRun) -> go.Figure:
 
 
 def parts_sentence(found: WatchedRun) -> str:
-    """What to see in it."""
+    """The sentence below: what most of the run's time goes to."""
     run = _with_stretches(found)
     most = run.parts[0]
     return (
@@ -84,17 +84,17 @@ def step_times(found: WatchedRun) -> go.Figure:
     for at, run in enumerate(shown):
         stretches = [one for one in run.over_time if one.steps]
         name = f"rank {run.rank}" if len(shown) > 1 else "usual step"
-        _line(made, name, _middles(stretches, unit_ns), [one.step_ns / 1e6 for one in stretches], LINES[at])
+        _add_line(made, name, _middles(stretches, unit_ns), [one.step_ns / 1e6 for one in stretches], LINES[at])
     known = [one for one in first.over_time if one.p99_ns is not None]
     if known:
         name = f"99th percentile of rank {first.rank}" if len(shown) > 1 else "99th percentile"
         values = [(one.p99_ns or 0) / 1e6 for one in known]
-        _line(made, name, _middles(known, unit_ns), values, style.GREY, dash="dot")
+        _add_line(made, name, _middles(known, unit_ns), values, style.GREY, dash="dot")
     return made
 
 
 def step_times_sentence(found: WatchedRun) -> str:
-    """What to see in it."""
+    """The sentence below: the typical step in the first and in the last quarter of the run."""
     run = _with_stretches(found)
     steps = [one.step_ns for one in run.over_time if one.steps]
     quarter = max(len(steps) // 4, 1)
@@ -108,17 +108,17 @@ def step_times_sentence(found: WatchedRun) -> str:
 
 
 def memory(found: WatchedRun) -> go.Figure:
-    """Raises Missing where no figure of memory is known."""
+    """Memory in GB over the run, a line per figure that the log has. Raises Missing where it has none."""
     run = _with_stretches(found)
     made, unit_ns = _figure(run, "GB")
     for name, colour in zip(_known(run, MEMORY, "memory"), LINES, strict=False):
         some = [one for one in run.over_time if name in one.figures]
-        _line(made, FIGURES[name], _middles(some, unit_ns), [one.figures[name] / 1e9 for one in some], colour)
+        _add_line(made, FIGURES[name], _middles(some, unit_ns), [one.figures[name] / 1e9 for one in some], colour)
     return made
 
 
 def memory_sentence(found: WatchedRun) -> str:
-    """What to see in it."""
+    """The sentence below: the first figure of memory at the beginning and at the end."""
     run = _with_stretches(found)
     name = _known(run, MEMORY, "memory")[0]
     known = [one.figures[name] for one in run.over_time if name in one.figures]
@@ -146,21 +146,22 @@ def device(found: WatchedRun) -> go.Figure:
             }
         )
         values = [one.figures[name] for one in some]
-        _line(made, FIGURES[name], _middles(some, unit_ns), values, LINES[at], yaxis=f"y{axis}")
+        _add_line(made, FIGURES[name], _middles(some, unit_ns), values, LINES[at], yaxis=f"y{axis}")
     made.update_xaxes(title={"text": f"{unit} since the start"}, rangemode="tozero", anchor="free", position=0)
     return made
 
 
 def device_sentence(found: WatchedRun) -> str:
-    """What to see in it."""
-    run, told = _with_stretches(found), list[str]()
+    """The sentence below: each figure of the GPU at the beginning and at the end."""
+    run, ranges = _with_stretches(found), list[str]()
     for name in _known(run, DEVICE, "figures of a device"):
         known = [one.figures[name] for one in run.over_time if name in one.figures]
-        told.append(f"{FIGURES[name]} {three_digits(known[0])} to {three_digits(known[-1])}")
-    return f"From the first stretch of the run to the last: {'; '.join(told)}."
+        ranges.append(f"{FIGURES[name]} {three_digits(known[0])} to {three_digits(known[-1])}")
+    return f"From the first stretch of the run to the last: {'; '.join(ranges)}."
 
 
 def _with_stretches(found: WatchedRun) -> RankRun:
+    """The first rank, which the page shows. Raises Missing if no stretch of its run has steps."""
     run = found.ranks[0]
     if not any(one.steps for one in run.over_time):
         raise Missing("steps after the first", "Let the run continue for longer.")
@@ -176,7 +177,7 @@ def _known(run: RankRun, names: Sequence[str], what: str) -> list[str]:
 
 
 def _shown(found: WatchedRun) -> list[RankRun]:
-    """The ranks that get a line: all, or of many the first, the three slowest and the fastest."""
+    """The ranks that get a line: all, or of many the first, the three fastest and the four slowest of the others."""
     known = [run for run in found.ranks if any(one.steps for one in run.over_time)]
     if len(known) <= MOST_RANKS:
         return known
@@ -206,7 +207,7 @@ def _middles(stretches: Sequence[RunSlice], unit_ns: float) -> list[float]:
     return [(one.began_ns + one.ended_ns) / 2 / unit_ns for one in stretches]
 
 
-def _line(
+def _add_line(
     made: go.Figure, name: str, x: list[float], y: list[float], colour: str, dash: str = "solid", yaxis: str = "y"
 ) -> None:
     made.add_scatter(

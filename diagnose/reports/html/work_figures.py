@@ -46,7 +46,7 @@ def kernel_tree(diagnosis: Diagnosis) -> go.Figure:
 
 
 def kernel_tree_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the kernel tree: where most time goes, and the longest kernel."""
     per = per_step(diagnosis)
     if not diagnosis.kernels:
         found = _ops(diagnosis)
@@ -125,24 +125,24 @@ def _ops(diagnosis: Diagnosis) -> list[Op]:
 
 
 def copies(diagnosis: Diagnosis) -> go.Figure:
-    """Rate of copies over their size. Raises Missing if no size is known."""
+    """Rate over size of copies, a marker per size, larger for more time. Raises Missing if no size is known."""
     found = _copies(diagnosis)
     most = max(copy.calls * copy.ns for copy in found.sizes)
-    rates, ends = [_rate(copy) for copy in found.sizes], _ends([copy.bytes for copy in found.sizes])
+    rates, ends = [_rate(copy) for copy in found.sizes], _padded_range([copy.bytes for copy in found.sizes])
     link = found.link_bytes_per_s if any(copy.direction in HOST for copy in found.sizes) else None
     made = style.figure(360, showlegend=True)
     made.update_xaxes(**style.decades("size of a copy", ends), ticksuffix="B")
     made.update_yaxes(**style.decades("bytes per second", [*rates, link or rates[0]]), ticksuffix="B")
     for direction, memory in dict.fromkeys((copy.direction, copy.host_memory) for copy in found.sizes):
-        mine = [copy for copy in found.sizes if (copy.direction, copy.host_memory) == (direction, memory)]
+        alike = [copy for copy in found.sizes if (copy.direction, copy.host_memory) == (direction, memory)]
         style.add_markers(
             made,
             _copy_name(direction, memory),
             (style.MEMORY_COLOURS[memory], style.DIRECTION_SYMBOLS[direction]),
-            [one.bytes for one in mine],
-            [_rate(one) for one in mine],
-            ([one.calls * one.ns for one in mine], most),
-            [_copy_hover(one, diagnosis) for one in mine],
+            [one.bytes for one in alike],
+            [_rate(one) for one in alike],
+            ([one.calls * one.ns for one in alike], most),
+            [_copy_hover(one, diagnosis) for one in alike],
         )
     if link is not None:
         label = f"link to the host: {size(link)}/s"
@@ -153,12 +153,12 @@ def copies(diagnosis: Diagnosis) -> go.Figure:
 HOST = (Direction.H2D, Direction.D2H)  # Copies over the link to the host.
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
+def _padded_range(values: Sequence[float]) -> tuple[float, float]:
     return min(values) / 2, max(values) * 2
 
 
 def copies_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the copies: those that take longest together, and their rate."""
     found = _copies(diagnosis)
     most, link = max(found.sizes, key=lambda size: size.calls * size.ns), found.link_bytes_per_s
     known = link is not None and most.direction in HOST
@@ -168,6 +168,7 @@ def copies_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _copies(diagnosis: Diagnosis) -> CopySizes:
+    """The copies by size, one at least. Raises Missing if copies or their sizes were not recorded."""
     found = diagnosis.pictures.copies if diagnosis.pictures else None
     if found is None:
         raise style.missing(diagnosis, "copies", Missing("copies", "Record a GPU."))
@@ -223,7 +224,7 @@ SHORTEST_US = 0.1  # Shorter delays, which are 0, are drawn as this: a logarithm
 
 
 def launches_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the launches: how often the queue is empty, and how soon work starts."""
     curve = _launches(diagnosis)
     empty, count = sum(depth == 0 for depth in curve.depth_least), len(curve.depth_least)
     delay = duration(round(statistics.median(curve.delay_median_ns)))
@@ -243,7 +244,7 @@ def roofline(diagnosis: Diagnosis) -> go.Figure:
     """What ops reach against what the device can do at most. Raises Missing without shapes or peak rates."""
     picture = _roofline(diagnosis)
     intensity, bandwidth = [_intensity(op) for op in picture.ops], picture.bytes_per_s
-    low, high = _ends(intensity)
+    low, high = _padded_range(intensity)
     ridges = {dtype: rate / bandwidth for dtype, rate in picture.flops_per_s.items()}
     steep = max([low * 2, *(ridges.values() or [high])])
     reached = [op.flops_per_s for op in picture.ops]
@@ -254,17 +255,17 @@ def roofline(diagnosis: Diagnosis) -> go.Figure:
     style.add_line(made, (low, steep), ends, slope, "bottom right", (style.DARK, "dash"))
     for dtype, rate in picture.flops_per_s.items():
         label, flat = f"{plain(dtype)}: {three_digits(rate / 1e12)} TFLOP/s", (ridges[dtype], max(high, 4 * steep))
-        style.add_line(made, flat, (rate, rate), label, "top left", (_look(dtype)[0], "solid"))
+        style.add_line(made, flat, (rate, rate), label, "top left", (_marker(dtype)[0], "solid"))
     for dtype in dict.fromkeys(op.dtype for op in picture.ops):
-        mine = [op for op in picture.ops if op.dtype == dtype]
+        alike = [op for op in picture.ops if op.dtype == dtype]
         style.add_markers(
             made,
             plain(dtype) or "type unknown",
-            _look(dtype),
-            [_intensity(one) for one in mine],
-            [one.flops_per_s for one in mine],
-            ([one.ns for one in mine], picture.ops[0].ns),
-            [_op_hover(one, picture, diagnosis) for one in mine],
+            _marker(dtype),
+            [_intensity(one) for one in alike],
+            [one.flops_per_s for one in alike],
+            ([one.ns for one in alike], picture.ops[0].ns),
+            [_op_hover(one, picture, diagnosis) for one in alike],
         )
     if picture.kinds:
         made.add_scatter(
@@ -289,7 +290,7 @@ def _kind_hover(one: RooflineKind, diagnosis: Diagnosis) -> str:
 
 
 def roofline_sentence(diagnosis: Diagnosis) -> str:
-    """What to see in it."""
+    """The sentence below the roofline: what the op that takes longest reaches."""
     picture = _roofline(diagnosis)
     first = picture.ops[0]
     name, reached = clipped(first.name, 60), _reached(first, picture)
@@ -298,6 +299,7 @@ def roofline_sentence(diagnosis: Diagnosis) -> str:
 
 
 def _roofline(diagnosis: Diagnosis) -> RooflinePicture:
+    """The ops under the device's roof. Raises Missing that says which part of the recording is lacking."""
     found = diagnosis.pictures.roofline if diagnosis.pictures else None
     if found is not None:
         return found
@@ -312,7 +314,7 @@ def _intensity(one: RooflineOp | RooflineKind) -> float:
     return one.flops / one.bytes
 
 
-def _look(dtype: str) -> tuple[str, str]:
+def _marker(dtype: str) -> tuple[str, str]:
     return style.DTYPE_MARKERS.get(dtype, style.DTYPE_MARKERS[""])
 
 

@@ -1,1 +1,1 @@
-"""The log of a whole run, written while it trains: what its steps go to, in windows that get longer as it does."""
+"""The log of a whole run, written while it trains: where step time goes, in windows that get longer as it does."""

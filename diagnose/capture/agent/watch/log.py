@@ -29,11 +29,9 @@ HEADER = struct.Struct("<2sII")  # MAGIC, length of what follows in bytes, and i
 ENDING, OPEN_ENDING = ".watch", ".watch.open"  # How the names of both files end.
 
 
-def make_room(shared: Path, folder: Path, rank: int) -> None:
-    """Give the log of an earlier process of this rank another name: it has ended, and this one goes on in its place.
-
-    `shared` is a folder for what processes tell each other. Raises FileExistsError if the process may still be there.
-    """
+def rename_earlier_log(shared: Path, folder: Path, rank: int) -> None:
+    """Rename the log of an earlier process of this rank, which has ended and which this one replaces, if there is one.
+    `shared`: the folder of a Board. Raises FileExistsError if that process may still be there."""
     board, attempt = Board(shared), 1
     while not board.claim(f"log-{rank}-{attempt}", f"{socket.gethostname()} {os.getpid()}"):
         host, _, pid = board.claimed(f"log-{rank}-{attempt}").partition(" ")
@@ -54,7 +52,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def framed(record: list[object]) -> bytes:
-    """A record as it stands in a file."""
+    """A record as bytes in a file: HEADER, then JSON compressed by zlib."""
     content = zlib.compress(json.dumps(record, separators=(",", ":")).encode())
     return HEADER.pack(MAGIC, len(content), zlib.crc32(content)) + content
 
@@ -98,7 +96,7 @@ class LogFile:
         return False
 
     def close(self) -> None:
-        """All that was in the current window has been appended."""
+        """Remove the file of the current window, all of which has been appended to the log."""
         with suppress(OSError):
             self._open_path.unlink()
 
@@ -107,13 +105,13 @@ class Figures:
     """Looks at this process, at processes that multiprocessing has started from it, and at its CUDA device."""
 
     def __init__(self, batches_ready: Callable[[], int | None] = lambda: None) -> None:
-        """`batches_ready`: of the loader that was asked last; None without workers."""
+        """`batches_ready()`: how many the loader that was asked last has ready; None without workers."""
         self._batches_ready = batches_ready
         self._nvml: Nvml | None = None
         self._handle: Any = None
 
     def now(self) -> dict[str, float]:
-        """By name, with what cannot be known left out. Bytes and faults count from the process's start."""
+        """Figures by name, without unknown ones. Faults, CPU time and bytes of storage count from a process's start."""
         found = dict[str, float]()
         for read in (self._process, self._children, self._loader, self._allocator, self._device):
             with suppress(Exception):
@@ -133,7 +131,7 @@ class Figures:
         yield "written_bytes", written
 
     def _children(self) -> Iterator[tuple[str, float]]:
-        """Whose list is read as it is: asking for it would reap those that have ended."""
+        """Sums over processes of multiprocessing; its list is read as it is, as asking for it reaps ended ones."""
         processes = sys.modules.get("multiprocessing.process")
         started = [one.pid for one in list(getattr(processes, "_children", ()))]
         resident, read, written = 0, 0, 0
@@ -172,12 +170,12 @@ class Figures:
 
 
 def _resident(pid: int | None) -> int:
-    """Bytes (proc(5): the second field of statm, in pages)."""
+    """Resident bytes of a process (proc(5): the second field of statm, in pages)."""
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _storage(pid: int | None) -> tuple[int, int]:
-    """Bytes that were read from storage and written to it (proc(5): io)."""
+    """Bytes that a process has read from storage and written to it (proc(5): io)."""
     lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
     known = dict(line.split(": ") for line in lines)
     return int(known["read_bytes"]), int(known["write_bytes"])
@@ -186,13 +184,13 @@ def _storage(pid: int | None) -> tuple[int, int]:
 VERSION = 1  # Of the format, which docs/watching.md and `source/run_log.py` tell.
 LOOK_S = 1.0  # Between two looks at the process.
 WRITE_S = 5.0  # Between two writes of the current window: what a killed process loses at most, plus LOOK_S.
-LOADING_S = 30.0  # Between two looks at what batches take: they read what up to 128 workers have left.
-MOST_WAITING = 2_048  # Steps that are put together at the latest.
-MOST_BYTES, PER_STEPS = 1_000_000, 100_000  # That a file may have for each so many steps: then windows stay open.
+LOADING_S = 30.0  # Between two looks at how batches are made: each reads files of up to 128 workers.
+MOST_WAITING = 2_048  # Steps from which on the thread that trains puts them into the window itself.
+MOST_BYTES, PER_STEPS = 1_000_000, 100_000  # Of a file for each so many steps; beyond it no window is closed.
 
 
 class Log:
-    """Told of each interval by the thread that trains. Never raises; with a full disk it goes on within bounds."""
+    """Takes intervals from the thread that trains, and writes them in a thread of its own. Its methods never raise."""
 
     def __init__(
         self,
@@ -205,15 +203,15 @@ class Log:
         look: Callable[[], None] = lambda: None,
         loading: Callable[[], list[object]] = list,
     ) -> None:
-        """`so_far` tells the interval that has not ended; a thread calls `look` about every LOOK_S, and `loading`,
+        """`so_far()`: the interval that has not ended. A thread calls `look()` about every LOOK_S, and `loading()`, for
         what is known of making batches, each LOADING_S. Raises OSError if the rank has a log already.
         """
         self._file = LogFile(folder, rank)
         self._rank, self._world_size = rank, world_size
         self._began_ns, self._so_far, self._look_too = began_ns, so_far, look
         self._windows = Windows(began_ns)
-        self._waiting: list[Interval] = []
-        self._device: list[int] = []
+        self._waiting: list[Interval] = []  # Intervals that are not in the current window yet.
+        self._device: list[int] = []  # Device times likewise, in ns.
         self._records: list[list[object]] = []  # To be appended, in order. While there are any no window is closed.
         self._figures = figures
         self._lock, self._writing, self._over = threading.Lock(), threading.Lock(), threading.Event()
@@ -222,7 +220,7 @@ class Log:
         self.steps_by: str | None = None  # What steps are found by.
 
     def begin(self, first: Interval) -> None:
-        """The first step has ended."""
+        """The first step has ended, whose interval is the start of the run. Starts the thread."""
         started_unix_ns = time.time_ns() - (time.perf_counter_ns() - self._began_ns)
         who = [self._rank, self._world_size, os.getpid(), started_unix_ns]
         self._records.append(["begin", VERSION, *who, [*COLUMNS], _row(first)])
@@ -230,22 +228,22 @@ class Log:
         threading.Thread(target=self._run, name="diagnose-watch", daemon=True).start()
 
     def add(self, interval: Interval, device_ns: list[int]) -> None:
-        """A step has ended; `device_ns` are times on the device that are known by now."""
+        """A step has ended. `device_ns`: device times of steps, of this or earlier ones, that have become known."""
         self._waiting.append(interval)
         if device_ns:
             self._device += device_ns
         if len(self._waiting) >= MOST_WAITING:
             with self._lock:
-                self._put_together()
+                self._take_waiting()
 
     def end(self, how: str, files: list[str]) -> None:
-        """The process ends. `files`: what it wrote."""
+        """The process ends: write all that is left. `how`: as `RankManifest.ended`; `files`: those that it wrote."""
         self._over.set()
         with suppress(Exception):
             figures = in_time("the last figures", self._figures.now, default={})
             self._loading = in_time("the DataLoader", self._ask_loading) or self._loading
             with self._lock:
-                self._put_together()
+                self._take_waiting()
                 self._windows.looked(figures)
                 self._records.append(self._windows.record(last=True))
                 self._records.append(["end", how, *self._last(), self.steps_by, files, self._loading or None])
@@ -255,7 +253,7 @@ class Log:
                     self._file.close()
 
     def _run(self) -> None:
-        """Until the process ends. A child that is forked has no such thread."""
+        """What the thread does until the process ends. A child that is forked has no such thread."""
         while not self._over.wait(LOOK_S):
             for look in (self._look, self._look_too):
                 with suppress(Exception):
@@ -268,7 +266,7 @@ class Log:
             self._loading = alone("the DataLoader", self._ask_loading) or self._loading
         figures, now_ns = self._figures.now(), time.perf_counter_ns()
         with self._lock:
-            self._put_together()
+            self._take_waiting()
             self._windows.looked(figures)
             has_room = self._file.bytes < MOST_BYTES * (1 + self._windows.steps // PER_STEPS)
             closes = not self._records and self._windows.long_enough(now_ns) and has_room
@@ -285,12 +283,12 @@ class Log:
                 self._file.replace_open(current)
 
     def _last(self) -> list[object]:
-        """Now, since the run began, and what the time after the last step goes to."""
+        """The time since the run began in ns, and the row of the interval that has not ended."""
         so_far = self._so_far()
         return [so_far.ended - self._began_ns, _row(so_far)]
 
-    def _put_together(self) -> None:
-        """Steps may be added meanwhile, at the ends of the lists."""
+    def _take_waiting(self) -> None:
+        """Move what waits into the window; call it with `_lock`. Steps may be added meanwhile, at the lists' ends."""
         some, device = self._waiting[:], self._device[:]
         del self._waiting[: len(some)], self._device[: len(device)]
         self._windows.take(some)
@@ -305,6 +303,6 @@ class Log:
 
 
 def _row(one: Interval) -> list[int]:
-    """Its times in ns, by COLUMNS. `outside` is 0: Windows takes that time out of `step` later."""
+    """The times of an interval in ns, by COLUMNS. `outside` is 0: Windows takes that time out of `step` later."""
     known = one._asdict()
     return [int(known.get(name, 0)) for name in COLUMNS]

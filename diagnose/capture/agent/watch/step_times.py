@@ -26,19 +26,20 @@ MOST_PENDING = 64  # Events that the device has not come to yet, beyond which no
 
 
 class DeviceTimes:
-    """Of the thread that trains, on the current stream of its current device."""
+    """Times of steps on the device: on the current stream of the current device of the thread that trains."""
 
     def __init__(self) -> None:
         self._pending: deque[Any] = deque()
-        self._free: list[Any] = []
+        self._free: list[Any] = []  # Events that can be used again.
 
     def step_ended(self) -> list[int]:
-        """A step has ended on the host. Returns times in ns between ends that the device has passed since."""
+        """A step has ended on the host. Returns ns between those ends of steps that the device has passed by now."""
         if not uses_gpu() or capturing():
             return []
         return list(alone(ON_DEVICE, self._passed, default=()))
 
     def _passed(self) -> list[int]:
+        """Queue an event for this end of a step; ns between consecutive ends that the device has passed."""
         found, pending = list[int](), self._pending
         while len(pending) > 1 and pending[1].query():
             before = pending.popleft()
@@ -50,15 +51,15 @@ class DeviceTimes:
         return found
 
 
-FIRST_TIMED, ONE_TIMED_IN = 200, 16  # Batches that the process that trains times, and of those after them (chosen).
+FIRST_TIMED, ONE_TIMED_IN = 200, 16  # The first so many batches are timed, then one in so many (chosen).
 
 
 @dataclass
 class Fed:
-    """What a loader gave to steps."""
+    """What a loader gave to the steps whose last batch was of it."""
 
-    steps: int = 0  # Whose last batch was of it.
-    batches: int = 0  # Of it, at the end of these steps.
+    steps: int = 0
+    batches: int = 0  # Of this loader, in a row up to the ends of these steps.
 
 
 class BatchesAsked(LoaderWatch):
@@ -73,14 +74,14 @@ class BatchesAsked(LoaderWatch):
         self.starting_is_waiting, self.looking = True, False
         self._fed: dict[Loader, Fed] = {}
         self._untimed = Loader({})  # Takes what is not timed, and loaders beyond MOST_LOADERS.
-        self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._begun: weakref.WeakSet[Any] = weakref.WeakSet()  # Iterators whose first batch is in no step so far.
         self._latest: weakref.ref[Any] | None = None  # The iterator that gave the last batch of the step.
         self._iterator: weakref.ref[Any] | None = None  # That was asked last.
         self._loader = self._untimed  # Of that iterator.
         self._asks = self._batches = 0  # Of all loaders in the run; in a row from `_latest` in the step.
 
     def epoch_begins(self) -> bool:
-        """Whether the step that has ended is the first of an epoch: that with its first batch. Asked once a step."""
+        """Whether the step that has ended has the first batch of an epoch. To be called once at each step's end."""
         latest, self._latest = self._latest, None
         iterator = None if latest is None else latest()
         if iterator is None:
@@ -95,7 +96,7 @@ class BatchesAsked(LoaderWatch):
         return True
 
     def ready(self) -> int | None:
-        """Batches that workers have ready, of the iterator that was asked last; for another thread."""
+        """How many batches the iterator that was asked last has ready; None without workers. For another thread."""
         iterator = None if self._iterator is None else self._iterator()
         loader = None if iterator is None else self._iterating.get(iterator)
         return None if loader is None else loader.ready(iterator)
@@ -112,26 +113,27 @@ class BatchesAsked(LoaderWatch):
         fed = self._fed.copy()
         return max(fed, key=lambda one: fed[one].steps, default=None)
 
-    def _begins(self, loader: Any) -> None:
+    def _iter_called(self, loader: Any) -> None:
         if (kept := getattr(loader, "_iterator", None)) is not None:
             self._begun.add(kept)  # Of persistent workers: it begins again, and is not made anew.
-        self._asked()
+        self._batch_asked()
 
-    def _made(self, iterator: Any, loader: Any) -> None:
+    def _iterator_made(self, iterator: Any, loader: Any) -> None:
         self.forget_gone()
         kept = {*self._loaders, self._most_used()}
         self._fed = {one: fed for one, fed in self._fed.items() if one in kept}
-        super()._made(iterator, loader)
+        super()._iterator_made(iterator, loader)
         self._begun.add(iterator)
 
-    def _iterated(self, iterator: Any) -> tuple[Any, int | None]:
+    def _before_batch(self, iterator: Any) -> tuple[Any, int | None]:
+        """The loader to keep times of this batch, `_untimed` if they do not count, and how many batches are ready."""
         if self._iterator is None or self._iterator() is not iterator:
             self._iterator = weakref.ref(iterator)
             self._loader = self._iterating.get(iterator, self._untimed)
         self._asks += 1
         if self._asks > FIRST_TIMED and self._asks % ONE_TIMED_IN:
             return self._untimed, None
-        loader, ready = super()._iterated(iterator)
+        loader, ready = super()._before_batch(iterator)
         return loader or self._untimed, ready
 
     def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
@@ -188,11 +190,11 @@ class StepTimes:
         self._begin((began_ns, *_NOTHING[1:]))
 
     def _begin(self, now: Moment) -> None:
-        self._mark, self._evaluates = now, False
-        self._asked: Moment | None = None
-        self._trained = self._evaluated = _NOTHING
-        self._between_from: Moment | None = now
-        self._between = 0
+        self._mark, self._evaluates = now, False  # When the current stretch began; whether it is of evaluation.
+        self._asked: Moment | None = None  # When the first batch since the last call or pass was asked for.
+        self._trained = self._evaluated = _NOTHING  # Sums over stretches of both kinds that have ended.
+        self._between_from: Moment | None = now  # Since when nothing of a step has begun; None: something has.
+        self._between = 0  # Sum of such times in ns.
 
     def batch_asked(self, gradients: bool) -> None:
         """A batch is asked for, or an epoch of a loader begins. `gradients`: autograd is on, as in no evaluation."""
@@ -204,13 +206,13 @@ class StepTimes:
             self.evaluates()
 
     def evaluates(self) -> None:
-        """The model is called without recording gradients, or something else says so."""
+        """The current stretch is one of evaluation: the model is called without gradients, or a batch asked for so."""
         if not self._evaluates:
             self._turn()
         self._asked = None
 
     def trains(self) -> None:
-        """The model is called with gradients, a backward pass begins, or an optimizer's step."""
+        """The current stretch is one of training: the model is called with gradients, or a backward pass begins."""
         if self._evaluates:
             self._turn()
         elif self._between_from is not None:
@@ -218,18 +220,18 @@ class StepTimes:
         self._asked = None
 
     def trains_after_all(self) -> None:
-        """What was taken for evaluation, as the model was in evaluation mode, went backward."""
+        """A backward pass begins in a stretch taken for evaluation, by the model's mode: all of it is training."""
         self._evaluates, self._asked = False, None
 
     def evaluation_ends(self) -> None:
-        """The model is put into training mode, or a checkpoint has been saved: what follows is between steps."""
+        """The model is put into training mode, or a checkpoint was saved: a stretch of evaluation, if any, ends."""
         if self._evaluates:
             self._asked = None
             self._turn()
             self._between_from = self._mark
 
     def step_ended(self, epoch: bool = False) -> Interval:
-        """The interval that ends now. `epoch`: it ends with the first step of one."""
+        """The interval that ends now, at a step's end; begins the next. `epoch`: the step is the first of one."""
         now = phases.moment()
         found = self._interval(now, epoch)
         self._begin(now)
@@ -241,6 +243,7 @@ class StepTimes:
         return self._interval((time.perf_counter_ns(), *spent.values()))
 
     def _turn(self) -> None:
+        """A stretch of the other kind begins: where a batch was asked for since the last sign, else now."""
         since = self._asked or phases.moment()
         if self._between_from is not None:
             self._between_ends(since)
@@ -252,6 +255,7 @@ class StepTimes:
         self._mark, self._evaluates = since, not self._evaluates
 
     def _between_ends(self, now: Moment) -> None:
+        """Count the time before a step as `between`, without saving and garbage collection in it."""
         assert self._between_from is not None
         since = self._between_from
         spent = now[_SAVE] - since[_SAVE] + now[_COLLECTION] - since[_COLLECTION]
@@ -259,6 +263,7 @@ class StepTimes:
         self._between_from = None
 
     def _interval(self, now: Moment, epoch: bool = False) -> Interval:
+        """The interval up to `now`, by ended stretches and the current one. Changes nothing."""
         trained, evaluated = self._trained, self._evaluated
         passed = _difference(now, self._mark)
         if self._evaluates:
@@ -275,5 +280,5 @@ class StepTimes:
 
 
 def recorded(began_ns: int, ended_ns: int) -> Interval:
-    """One that was made while something was recorded, of which nothing else is told."""
+    """An interval in which something was recorded: all of it is `recording`."""
     return Interval._make((ended_ns, *(0,) * (len(Interval._fields) - 3), ended_ns - began_ns, False))

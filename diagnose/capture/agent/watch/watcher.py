@@ -1,4 +1,4 @@
-"""A process that is watched: hooks that say what its time goes to, and the log that they feed."""
+"""A process that is watched: hooks that find where its time goes, and the log that they feed."""
 
 import functools
 import os
@@ -21,17 +21,17 @@ from ..noticed import compiler_switch
 from ..plan import Part, Plan
 from ..recorder import Recorder
 from ..script_files import when_imported
-from .log import Figures, Log, make_room
+from .log import Figures, Log, rename_earlier_log
 from .step_times import BatchesAsked, DeviceTimes, Interval, StepTimes, recorded
 
 ASKED_BY_SIGNAL = getattr(signal, "SIGUSR2", None)  # Asks for a recording, unless the script uses it; None on Windows.
 RECORDING = "recording"  # Posted by the command, with a number, to have the next steps recorded; the folder's name.
 MADE = "made"  # What each rank posts in the part of a recording when it is over.
-ASK = "ask"  # What anyone posts who wants a recording; with something that tells it from other posts.
+ASK = "ask"  # What anyone posts who wants a recording, with a suffix of their own.
 
 
 class Asked:
-    """Is looked at by a thread; what is to be recorded is taken by the one that trains."""
+    """Recordings that are asked for: a thread calls `look`, the one that trains takes `part` and calls `made`."""
 
     def __init__(self, part: Part) -> None:
         self._board, self._shared = Board(part.work), part.shared
@@ -43,14 +43,14 @@ class Asked:
             signal.signal(ASKED_BY_SIGNAL, lambda *_: self._signalled())
 
     def look(self) -> None:
-        """Whether the next recording has been asked for."""
+        """Set `part` if the next recording has been asked for and none is under way."""
         while self.part is None and (word := self._board.read(f"{RECORDING}-{self._number}")) is not None:
             self._number += 1
             work = Path(word["part"])
             self.part = Part.at(work) if work.exists() else None  # Of an earlier attempt, which is complete.
 
     def made(self) -> None:
-        """The recording is over, or has failed."""
+        """The recording is over, or has failed: tell the command, and look for the next."""
         part, self.part = self.part, None
         if part is not None:
             Board(part.work).post(f"{MADE}.{place.find().rank}")
@@ -64,7 +64,7 @@ LOOKS_FOR_MODELS = (0, 1, 2, 10)  # Steps after which models are looked for if n
 
 
 class Watcher:
-    """Takes the place of a Recorder: told of each step's end, it writes a log. Nothing of it raises."""
+    """Takes the place of a Recorder: told of each step's end, it writes a log. `step_ended` never raises."""
 
     may_end = False  # The run is never ended.
 
@@ -75,7 +75,7 @@ class Watcher:
         self.over = False  # No log is written any more.
         self._part, self._warmup, self._pid = part, plan.warmup, os.getpid()
         self._on_batch = on_batch
-        self._steps = self._calls = 0
+        self._steps = self._calls = 0  # Steps so far; calls of models that have not returned, one within another.
         self._log: Log | None = None
         self._times: StepTimes | None = None  # None while something is recorded, too.
         self._settings = about_settings.Settings()
@@ -83,18 +83,18 @@ class Watcher:
         self._asked_for = Asked(part)
         self._recorder: Recorder | None = None
         self._device = DeviceTimes()
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # Models whose calls we hear of.
         self._went_backward = False  # After a call in training mode: then one in evaluation mode is an evaluation.
-        self._called_in_step = False
+        self._called_in_step = False  # A model was called for training in this step.
         self._trains = False  # The latest call was of a model in training mode.
         self._doubtful = False  # It was of one in evaluation mode with gradients.
         self._began_ns = self._ended_ns = time.perf_counter_ns() - age_ns()
         self._grad_enabled: Callable[[], bool] = lambda: True
-        self._batches = loaders.use(BatchesAsked(part.work, self._asked))
+        self._batches = loaders.use(BatchesAsked(part.work, self._batch_asked))
         backwards.listen(self._backward_begins)
         interruptions.mark_saving(others=True)
         watch_foreign(lambda: None)
-        when_imported("torch.optim.optimizer", self._begin)
+        when_imported("torch.optim.optimizer", self._begin_times)
         when_imported("torch.nn.modules.module", self._watch_eval)
         when_imported("torch._dynamo.callback", _mark_compilation)
         when_imported("torch._dynamo", lambda _: phases.leave_compiled())
@@ -106,14 +106,14 @@ class Watcher:
 
     @property
     def settled(self) -> bool:
-        """Whether what steps are found by may stay."""
+        """Whether the warm-up is over, so that what counts as a step must not change any more."""
         return self._steps >= self._warmup
 
     def step_ended(self, number: int) -> None:
-        """A step has ended."""
+        """The step of this number has ended: log its interval, or tell the recorder while one is at work."""
         if self.over or (times := self._times) is None:
             if self._recorder is not None:
-                self._recorded(self._recorder, number)
+                self._recorded_step_ended(self._recorder, number)
             return
         try:
             if phases.in_thread != get_ident():
@@ -128,7 +128,7 @@ class Watcher:
                 self._log.add(interval, self._device.step_ended())
             else:
                 self._device.step_ended()
-                self._log = self._begun()
+                self._log = self._new_log()
                 self._log.begin(interval)
             self._steps += 1
             self._log.steps_by = self.steps_by
@@ -141,23 +141,23 @@ class Watcher:
             print(f"diagnose: watching stopped ({type(error).__name__}: {error})", file=sys.stderr)
 
     def note(self, sentence: str) -> None:
-        """The log says by itself what steps are found by."""
+        """Does nothing: notes are about what steps are found by, which the log has."""
 
     def record_window(self, seconds: float) -> None:
-        """Without steps there is nothing to watch."""
+        """Does nothing: without steps there is nothing to watch."""
 
     def end(self, how: str) -> None:
-        """Write what is left. Later calls do nothing."""
+        """End an open recording, and write what is left of the log. Later calls do nothing."""
         log, self._log, self.over = self._log, None, True
         if log is not None and os.getpid() == self._pid:
             if self._recorder is not None:
                 self._recorder.end(how)
             log.end(how, script_files.found() or [])
 
-    def _begun(self) -> Log:
-        """Raises OSError."""
+    def _new_log(self) -> Log:
+        """The log of this rank; the one of an earlier process is renamed. Raises OSError."""
         here = place.find()
-        make_room(self._part.shared, self._part.recording, here.rank)
+        rename_earlier_log(self._part.shared, self._part.recording, here.rank)
         figures = Figures(self._batches.ready)
         folder, so_far, look = self._part.recording, self._so_far, self._asked_for.look
         return Log(folder, here.rank, here.world_size, self._began_ns, so_far, figures, look, self._loading)
@@ -173,6 +173,7 @@ class Watcher:
         return times.so_far() if times is not None else recorded(self._ended_ns, time.perf_counter_ns())
 
     def _record(self, part: Part) -> None:
+        """Begin a recording; until it is over, steps are not timed but count as `recording` in the log."""
         try:
             recorder = Recorder(part, Plan.read(part), self._on_recorded_batch, self._settings)
         except Exception as error:
@@ -186,7 +187,8 @@ class Watcher:
         if self.steps_by != "optimizer":
             self._on_batch()
 
-    def _recorded(self, recorder: Recorder, number: int) -> None:
+    def _recorded_step_ended(self, recorder: Recorder, number: int) -> None:
+        """A step has ended that the recorder was told of. After its last one steps are timed again."""
         recorder.step_ended(number)
         began_ns, self._ended_ns = self._ended_ns, time.perf_counter_ns()
         self._steps += 1
@@ -200,7 +202,8 @@ class Watcher:
             self._times = StepTimes(self._ended_ns)
             self._device = DeviceTimes()
 
-    def _begin(self, module: ModuleType) -> None:
+    def _begin_times(self, module: ModuleType) -> None:
+        """Begin to time this thread once the script imports torch; the first interval is from the process's start."""
         import torch
 
         self._grad_enabled = torch.is_grad_enabled
@@ -208,13 +211,15 @@ class Watcher:
         phases.after_save = self._evaluation_ends
         self._times = StepTimes(self._began_ns)
 
-    def _asked(self) -> None:
+    def _batch_asked(self) -> None:
+        """The script asks for a batch: a stretch of time may begin with it, and so may a step."""
         if self._times is not None and phases.in_thread == get_ident():
             self._times.batch_asked(self._grad_enabled())
         if not self.settled or self.steps_by != "optimizer":
             self._on_batch()
 
     def _backward_begins(self, _tensors: list[Any]) -> None:
+        """A pass shows that the latest call was training, also one that was taken for evaluation."""
         times = self._times
         if times is not None and phases.in_thread == get_ident():
             if self._doubtful:
@@ -241,9 +246,10 @@ class Watcher:
         module.Module.eval = eval_
 
     def _look_for_models(self) -> None:
+        """Hear of calls of models that optimizers update; only in the thread that trains, not in a forked process."""
         if phases.in_thread != get_ident() or os.getpid() != self._pid:
             return
-        optimizers = [one for ref in self.optimizers if (one := ref()) is not None] or about.alive()
+        optimizers = [one for ref in self.optimizers if (one := ref()) is not None] or about.all_optimizers()
         for model in noticed.trained(optimizers):
             if model not in self._known:
                 self._known.add(model)
@@ -251,6 +257,7 @@ class Watcher:
                 noticed.when_trained(model, self._evaluation_ends)
 
     def _called(self, model: Any) -> Callable[[], None]:
+        """What is called before each call of the model: it tells training from evaluation."""
         wanted = weakref.ref(model)
 
         def called() -> None:
@@ -259,7 +266,7 @@ class Watcher:
                 return
             self._calls += 1
             if self._calls > 1:
-                return  # Of what is called within a call of the model.
+                return  # A call within that of another model.
             one = wanted()
             trains = bool(one is not None and one.training)
             if not self._grad_enabled():

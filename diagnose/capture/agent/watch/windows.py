@@ -34,7 +34,7 @@ DETAILED = 100  # Steps at the beginning that are told one by one (chosen).
 
 
 class Column:
-    """Sums and a sketch of one kind of time, of the steps that had any."""
+    """Sums and a sketch of one kind of time, in ns, over the steps that had any."""
 
     def __init__(self, sketched: bool) -> None:
         self._count = self._sum = self._most = 0
@@ -42,7 +42,7 @@ class Column:
         self._buckets: Counter[int] | None = Counter() if sketched else None
 
     def add(self, values: Iterable[int]) -> None:
-        """More steps."""
+        """Add one time for each of more steps; those of 0 do not count."""
         some = [value for value in values if value > 0]
         if some:
             self._count += len(some)
@@ -61,18 +61,18 @@ class Column:
 
 
 class Gauge:
-    """What a figure of the process was when it was looked at."""
+    """Sums of one figure of the process over the looks at it."""
 
     def __init__(self) -> None:
         self._count, self._sum, self._least, self._most, self._last = 0, 0.0, math.inf, -math.inf, 0.0
 
     def add(self, value: float) -> None:
-        """One look."""
+        """Add the figure at one look."""
         self._count, self._sum, self._last = self._count + 1, self._sum + value, value
         self._least, self._most = min(self._least, value), max(self._most, value)
 
     def record(self) -> list[object]:
-        """Count, mean, least, most, last."""
+        """Count, mean, least, most, last; needs one look at least."""
         mean = round(self._sum / self._count, 3)
         return [self._count, mean, self._least, self._most, self._last]
 
@@ -81,14 +81,14 @@ class Windows:
     """Is given intervals in order, and keeps the current window. Memory does not grow with the run."""
 
     def __init__(self, began_ns: int) -> None:
-        """The run began at that time of the clock that intervals use."""
+        """`began_ns`: when the run began, by `time.perf_counter_ns`, as in intervals."""
         self._run_began_ns = began_ns
         self.number = 0  # Of the current window.
         self.steps = 0  # Intervals so far, without the first, which is the start of the run.
         self.detailed: list[list[int]] = []  # Of the first DETAILED steps those not taken yet: number, then COLUMNS.
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._last_outlier: int | None = None
-        self._epoch: list[int] | None = None
+        self._epoch: list[int] | None = None  # First step, begin, steps, their ns, ns waited, ns its first step waited.
         self._ended_ns = began_ns
         self._begin()
 
@@ -103,12 +103,12 @@ class Windows:
         self._more_epochs = 0
 
     def started(self, first: Interval) -> None:
-        """The first interval, of which the run's beginning is made."""
+        """Take the first interval: it is the start of the run, and no step of any window."""
         self._ended_ns = self._began_ns = first.ended
         self._epoch = [0, first.ended - self._run_began_ns, 0, 0, 0, first.loader] if first.epoch else None
 
     def take(self, some: Sequence[Interval]) -> None:
-        """More intervals."""
+        """Add intervals, each of one step, in order, to the current window."""
         if not some:
             return
         ended, steps, betweens, *others, epochs = map(list, zip(*some, strict=True))
@@ -139,6 +139,7 @@ class Windows:
         self._ended_ns = ended[-1]
 
     def _note_outliers(self, steps: Sequence[int], waits: Sequence[int], usual: float) -> None:
+        """Note steps over LONG times the usual one; `waits`: the ns that each step waited for batches."""
         for at, (step, wait) in enumerate(zip(steps, waits, strict=True)):
             if step > LONG * usual:
                 number = self.steps + 1 + at
@@ -155,6 +156,7 @@ class Windows:
     def _split_by_epochs(
         self, ended: Sequence[int], steps: Sequence[int], waits: Sequence[int], epochs: Sequence[int]
     ) -> None:
+        """Add steps to the current epoch; at each of the positions `epochs` another one begins."""
         ends = [self._ended_ns, *ended]
         for at, (begin, end) in enumerate(pairwise((0, *epochs, len(steps)))):
             if at:
@@ -166,6 +168,7 @@ class Windows:
                 self._epoch[4] += sum(waits[begin:end])
 
     def _close_epoch(self) -> None:
+        """Keep the current epoch, which has ended; beyond KEPT_EPOCHS it is only counted."""
         if self._epoch is not None:
             if len(self._epochs) < KEPT_EPOCHS:
                 self._epochs.append(self._epoch)
@@ -173,21 +176,21 @@ class Windows:
                 self._more_epochs += 1
 
     def device(self, times_ns: Sequence[int]) -> None:
-        """Times between two steps' ends on the device."""
+        """Add times in ns between the ends of consecutive steps on the device."""
         self._columns["device"].add(times_ns)
 
     def looked(self, figures: dict[str, float]) -> None:
-        """Figures of the process, now."""
+        """Add one look at figures of the process, by name."""
         for name, value in figures.items():
             self._gauges.setdefault(name, Gauge()).add(value)
 
     def long_enough(self, now_ns: int) -> bool:
-        """Whether the current window is to end. One without steps does not."""
+        """Whether the current window is long enough to be closed; one without steps never is."""
         length_ns = max(SHORTEST_NS, GROWTH * (now_ns - self._run_began_ns))
         return self.steps > self._first and self._ended_ns - self._began_ns >= length_ns
 
     def record(self, last: bool = False) -> list[object]:
-        """The current window; `last`: with the current epoch, which has not ended."""
+        """The current window as a record of the log. `last`: with the current epoch, although it has not ended."""
         columns = {name: one for name, column in self._columns.items() if (one := column.record()) is not None}
         epochs = [*self._epochs, self._epoch] if last and self._epoch is not None else self._epochs
         return [
@@ -205,6 +208,6 @@ class Windows:
         ]
 
     def next(self) -> None:
-        """The current window has been kept: begin another."""
+        """Begin another window; `record` must have been kept before."""
         self.number += 1
         self._begin()
