@@ -99,7 +99,7 @@ def _read(path: str, form: type[_Struct], newest: int, what: str, again: str) ->
 def compare(before: Baseline, after: Baseline) -> Comparison:
     """How `after` differs from `before`; findings and settings are of the recordings with the middle steps."""
     sides = before.runs, after.runs
-    timed = all(run.unprofiled_ns for runs in sides for run in runs)
+    timed = noise.are_timed([*before.runs, *after.runs])
     then, now = (noise.side_of(runs, timed) for runs in sides)
     before_ns, after_ns = round(then.mean_ns), round(now.mean_ns)
     basis = noise.basis_of(*sides)

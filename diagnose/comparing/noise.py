@@ -41,8 +41,12 @@ def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
     """What the interval comes from: several recordings of a side, else steps without a profiler if both have enough."""
     if len(before) > 1 or len(after) > 1:
         return Basis.RECORDINGS
-    timed = all(len(run.unprofiled_ns) >= LEAST_STEPS for run in (*before, *after))
-    return Basis.UNPROFILED_STEPS if timed else Basis.RECORDED_STEPS
+    return Basis.UNPROFILED_STEPS if are_timed((*before, *after)) else Basis.RECORDED_STEPS
+
+
+def are_timed(runs: Sequence[Run]) -> bool:
+    """Whether all have enough steps without a profiler to compare these."""
+    return all(len(run.unprofiled_ns) >= LEAST_STEPS for run in runs)
 
 
 def side_of(runs: Sequence[Run], unprofiled: bool) -> Side:

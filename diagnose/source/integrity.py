@@ -190,7 +190,7 @@ def _shifts(damage: Damage) -> Iterator[IntegrityNote]:
         if shift.drifts:
             sure = "No one shift puts all in order, as clocks drift: launch delays are not known."
         elif shift.sure_ns is None:
-            sure = "They may lie later still: no call that waits was recorded."
+            sure = "They may lie later still: no recorded wait shows by how much."
         else:
             sure = f"Launch delays and causes of short gaps are known to within {duration(shift.sure_ns)}."
         early = f"{shift.early:,} operations start before their launching call"

@@ -86,9 +86,13 @@ class Recorder:
         if self.over or self.session is not None:
             return
         self.over, self.steps_by = True, "time"
-        self.session = self._new_session()
+        try:
+            self.session = self._new_session()
+            if self.session is not None:
+                self.session.record_window(seconds)
+        except Exception as error:
+            print(f"diagnose: recording stopped ({type(error).__name__}: {error})", file=sys.stderr)
         if self.session is not None:
-            self.session.record_window(seconds)
             self.end("recorded")
             self.session.board.post("end")
 

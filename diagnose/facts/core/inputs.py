@@ -216,7 +216,8 @@ def peaks(facts: Facts) -> Peaks:
     found = known.pop() if len(known) == 1 else None
     if found is None:
         name = devices[0].name if devices else "not recorded"
-        how = "diagnose does not know this GPU." if devices else "Record with a current PyTorch."
+        how = "diagnose does not know this GPU." if len(known) == 1 else "GPUs of several kinds have no common rate."
+        how = how if devices else "Record with a current PyTorch."
         raise Missing(f"peak rates of the GPU ({name})", how)
     return found
 

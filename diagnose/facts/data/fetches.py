@@ -97,7 +97,8 @@ class Fetches(Struct, frozen=True):
     def late_ns(self, wait: Input, steps: Steps) -> int:
         """ns per step that the training waits for batches, but for the first and last fetches of epochs."""
         waiting = self.dur_ns if self.idle_ns is None else self.idle_ns
-        return wait.waited_ns - int(waiting[self.in_steps & (self.first | self.last)].sum()) // steps.count
+        at_ends_ns = int(waiting[self.in_steps & (self.first | self.last)].sum())
+        return max(wait.waited_ns - round_half_up(at_ends_ns, steps.count), 0)
 
 
 @fact

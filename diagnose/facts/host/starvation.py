@@ -71,7 +71,7 @@ def starvation(facts: Facts) -> Starvation:
         gaps=gaps,
         times=_launching(facts, gaps),
         reads=_reads(facts, np.unique(table.call)),
-        syncs=sum(one.total_calls for one in optional(host_waits, facts) or ()) // used.count,
+        syncs=round_half_up(sum(one.total_calls for one in optional(host_waits, facts) or ()), used.count),
         launches=round_half_up(len(first), used.count),
         empty_queue_share=float((table.depth[first] == 0).mean()),
         kernel_median_ns=int(np.median(dur)),

@@ -35,6 +35,7 @@ class DeviceTimes:
     def step_ended(self) -> list[int]:
         """A step has ended on the host. Returns ns between those ends of steps that the device has passed by now."""
         if not uses_gpu() or capturing():
+            self._pending.clear()
             return []
         return list(alone(ON_DEVICE, self._passed, default=()))
 

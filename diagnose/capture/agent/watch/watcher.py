@@ -295,7 +295,7 @@ class Watcher:
 def _mark_compilation(module: ModuleType) -> None:
     handler = module.callback_handler
     handler.register_start_callback(lambda _: phases.begin(COMPILATION))
-    handler.register_end_callback(lambda _: phases.end(COMPILATION))
+    handler.register_end_callback(lambda _: phases.end(COMPILATION) if phases.in_thread == get_ident() else None)
 
 
 def age_ns() -> int:
