@@ -58,6 +58,7 @@ class Autocast(Setting):
 
     def inject(self, injection: Injection) -> None:
         def change(model: Any, torch: Any) -> str:
+            """Once, after the first step, on the largest module that it called; empty: nothing was changed."""
             device = _device_of(model, torch)
             if why := _no_bfloat16(device, torch):
                 injection.refuse(why)

@@ -221,11 +221,10 @@ def loading_evidence(loading: Loading) -> tuple[Evidence, ...]:
     return tuple(said)
 
 
-def set_workers(count: int, present: int) -> Fix:
-    """The fix to have `count` workers; `present`: how many there are, 0 if none or if that is not known."""
-    do = "Load batches in worker processes."
-    do = f"Use {count} workers, if this process has that many free cores." if present else do
-    now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
+def set_workers(count: int, present: int | None) -> Fix:
+    """The fix to have `count` workers. `present`: how many there are; None: some; with 0 in the setting's own words."""
+    do = f"Use {count} workers, if this process has that many free cores." if present != 0 else ""
+    now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else "" if present is None else None
     return Fix.of(fixes.LoaderArgument("num_workers", count), do, now)
 
 

@@ -112,7 +112,7 @@ def of_unknown_workers(fetches: Fetches, wait: Input, late_ns: int) -> Finding:
         title=KEEP_UP,
         evidence=(waiting(fetches, wait, late_ns),),
         edits=(Move(fetches.between, MORE, fetches.ready_ns),),
-        fixes=(set_workers(2 * (fetches.every or UNKNOWN), fetches.every or 0),),
+        fixes=(set_workers(2 * (fetches.every or UNKNOWN), fetches.every),),
         phase="loader",
         confidence=Confidence(Level.MEDIUM, "the waits are recorded; the time to load a batch is not"),
     )

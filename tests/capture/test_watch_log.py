@@ -136,10 +136,12 @@ class Slow(Dataset):
     def __getitem__(self, at):
         time.sleep(0.01)
         return torch.ones(4)
+model.__class__ = type("Own", (torch.nn.Sequential,), {{"train": lambda self, data, *, rounds: None}})
 for epoch in range(3):
     for batch in DataLoader(Slow(), batch_size=2, num_workers={workers}):
         step()
     list(DataLoader(range(100)))
+model.train([], rounds=3)
 """
 
 

@@ -146,20 +146,24 @@ def when_called(model: Any, act: Callable[[], None], after: Callable[[], None] =
 
 
 def when_trained(model: Any, act: Callable[[], None]) -> None:
-    """From now on have `act()` called before the model is put into training mode; nothing ends that."""
+    """From now on have `act()` called before the model is put into training mode; nothing ends that.
+
+    A class may have a `train` of its own with other arguments.
+    """
     import torch
 
     kind, compile_with, wanted = type(model), compiler_switch(), weakref.ref(model)
     original = kind.train
 
     @functools.wraps(original)
-    def train(self: Any, mode: bool = True) -> Any:
-        if mode and not torch.compiler.is_compiling() and self is wanted():
+    def train(self: Any, *args: Any, **kwargs: Any) -> Any:
+        mode = args[0] if args else kwargs.get("mode", True)
+        if mode is True and not torch.compiler.is_compiling() and self is wanted():
             compiler = compile_with(None)
             compile_with(compiler)
             if not compiler:
                 act()
-        return original(self, mode)
+        return original(self, *args, **kwargs)
 
     kind.train = train
 

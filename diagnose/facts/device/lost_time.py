@@ -170,7 +170,9 @@ def _awaited(facts: Facts, ids: IntArray) -> tuple[tuple[int, int], ...]:
 
 
 def _rest(facts: Facts) -> Iterator[Lost]:
-    """Exposed copies, then idle time by cause; of a training on the CPU, time of its main thread besides ops."""
+    """Exposed copies, then idle time by cause but what is given by line (WITH_LINES), not measured yet: a moment that
+    several have counts for the first. Of a training on the CPU, time of its main thread besides ops.
+    """
     time = optional(device_time, facts)
     if time is None:
         yield from _on_host(facts)
