@@ -167,8 +167,7 @@ def test_what_cannot_be_analyzed_fails_the_job(checkout: Path, workspace: Path, 
 @pytest.mark.exhaustive
 def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, workspace: Path, path: str) -> None:
     """As often as asked, and all recordings are compared. The action installs torch. The script's words reach it whole,
-    and nothing in them is run.
-    """
+    and nothing in them is run."""
     assert TORCH is not None
     asked = {name.replace("-", "_"): str(value) for name, value in _diagnose_step()["with"].items()}
     assert asked["script"] == "train.py"

@@ -172,10 +172,8 @@ def test_trials_are_told_with_their_factors() -> None:
 @pytest.fixture(scope="module")
 def drawn() -> Diagnosis:
     """Four steps of 100 us: an op from 1 to 9, a launch at 2, its kernel from 10 to 60.
-
     The first is not used. A step of the device ends with its work, so that the timeline starts at 60: there the kernels
-    run from 50 to 100, the ops from 41 to 49.
-    """
+    run from 50 to 100, the ops from 41 to 49."""
     draw = Drawing()
     for number in range(4):
         at = number * 100

@@ -244,8 +244,8 @@ class CollectByHand(Setting):
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         where = {
-            Loop.TRANSFORMERS: "in on_step_end() of a TrainerCallback, by state.global_step",
-            Loop.LIGHTNING: "in on_train_batch_end() of a Callback, by batch_idx",
+            Loop.TRANSFORMERS: "in on_train_begin() of a TrainerCallback, and on_step_end(), by state.global_step",
+            Loop.LIGHTNING: "in on_train_start() of a Callback, and on_train_batch_end(), by batch_idx",
         }
         return where.get(loop)
 

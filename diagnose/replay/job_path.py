@@ -6,7 +6,7 @@ So it holds no waiting between ranks that all of them recorded: what it holds is
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from enum import Enum
 
 import numpy as np
@@ -94,25 +94,26 @@ def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[Jo
 
 
 def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPathStretch, ...]:
-    """The part of the path, which ends at `end_ns`, in the last step; neighbours that are alike or short are one."""
+    """The part of the path, which ends at `end_ns`, in the last step; neighbours that are alike are one stretch, and
+    short ones are, as what most of it is.
+    """
     begin_ns = max(int(sequence.bounds_ns[-2]) for sequence in job.sequences)
-    least_ns = (end_ns - begin_ns) / MOST_STRETCHES
-    found, reached = list[tuple[_Key, int]](), end_ns - sum(ns for _, ns in pieces)
+    least_ns = (end_ns - begin_ns) / (MOST_STRETCHES - 1)  # Of all but the last.
+    found, reached = list[Counter[_Key]](), end_ns - sum(ns for _, ns in pieces)
     for key, ns in pieces:
         inside = reached + ns - max(reached, begin_ns)
         reached += ns
         if inside <= 0:
             continue
-        before, lasted = found[-1] if found else (key, 0)
-        if found and (before == key or min(inside, lasted) < least_ns):
-            found[-1] = before if inside < least_ns else key, lasted + inside
-        else:
-            found.append((key, inside))
+        if not found or (found[-1].total() >= least_ns and list(found[-1]) != [key]):
+            found.append(Counter())
+        found[-1][key] += inside
     stretches, at_ns = list[JobPathStretch](), 0
-    for (kind, at, _, operation, _), ns in found:
+    for one in found:
+        kind, at, _, operation, _ = max(one, key=one.__getitem__)
         rank = job.sequences[at].rank if at >= 0 else None
-        stretches.append(JobPathStretch(at_ns, ns, kind, rank, operation))
-        at_ns += ns
+        stretches.append(JobPathStretch(at_ns, one.total(), kind, rank, operation))
+        at_ns += one.total()
     return tuple(stretches)
 
 

@@ -61,7 +61,7 @@ class Page(Struct, frozen=True):
         return self.needs == LEDGER
 
 
-_KEPT = msgspec.json.Decoder(tuple[tuple[int, int, int], Page])
+_KEPT = msgspec.json.Decoder(tuple[tuple[int, int, int, str], Page])
 
 
 def built_in_rules() -> Path:
@@ -105,7 +105,7 @@ def read(path: Path) -> Page:
     """The page of a file. Raises SyntaxError if it is not Python, ValueError if there is no rule in it.
     It is cached beside the file's bytecode until the rule's file or this one changes."""
     file, reader = path.stat(), Path(__file__).stat()
-    made_of = (file.st_mtime_ns, file.st_size, reader.st_mtime_ns)
+    made_of = (file.st_mtime_ns, file.st_size, reader.st_mtime_ns, path.parent.name)
     kept = Path(importlib.util.cache_from_source(str(path))).with_suffix(".page")
     with suppress(OSError, msgspec.MsgspecError):
         known, page = _KEPT.decode(kept.read_bytes())

@@ -62,7 +62,7 @@ def test_stretches_of_the_path_that_nobody_would_see_are_parts_of_their_neighbou
     """Of a step of 1 s a 400th is 2.5 ms: 500 pieces of 2 ms each, on two ranks in turn."""
     both = [Own(MS), Meet((0, 1), MS)] * 500
     found = summary([*both, NextStep()] * 2, [*both, NextStep()] * 2)
-    assert len(found.path_lane) <= MOST_STRETCHES
+    assert 300 < len(found.path_lane) <= MOST_STRETCHES
     assert sum(one.ns for one in found.path_lane) == 1_000 * MS
 
 

@@ -188,10 +188,8 @@ SCRIPT = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-
 def batches(count, **more):
     return DataLoader(TensorDataset(torch.arange(2.0 * count).reshape(-1, 1)), batch_size=2, **more)
-
 
 if __name__ == "__main__":
     model = torch.nn.Linear(1, 1)

@@ -80,6 +80,7 @@ def test_not_more_than_a_part_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -
         ({"memory.max": "3000\n", "memory.current": "2000\n", "memory.stat": "anon 7\ninactive_file 500\n"}, 1500),
         ({"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "1000\n"}, 4000),
         ({"memory.max": "3000\n", "memory.current": "4000\n"}, 0),
+        ({"a/memory.max": "250\n", "a/memory.current": "100\n", "../../../proc/self/cgroup": "0::/a/b\n"}, 150),
         ({"memory.max": "max\n", "memory.current": "1000\n"}, 6 << 20),
         ({}, 6 << 20),
     ],

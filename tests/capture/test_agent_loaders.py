@@ -408,9 +408,7 @@ def test_what_a_dying_worker_left(folder: Path) -> None:
 
 def test_what_is_waited_for_is_made_or_handed_over() -> None:
     """Batch 1 was made at 50, in an epoch before at 10: asked for at 100, and there at 140.
-
-    Batch 2 was made at 160, while the training waited from 150 to 165. Of batch 3 nobody knows.
-    """
+    Batch 2 was made at 160, while the training waited from 150 to 165. Of batch 3 nobody knows."""
     fetches = [Fetch(1, 0, 1, made_ns, number) for made_ns, number in ((10, 1), (50, 1), (160, 2), (170, 1))]
     requests = [Request(1, 100, 140), Request(2, 150, 165), Request(3, 170, 180)]
     # 40, and 5; and 40 of 55.

@@ -5,12 +5,14 @@ import itertools
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from diagnose.capture.agent import about_settings
+from diagnose.capture.agent import about_settings, backwards
 from diagnose.capture.agent import interruptions as module
 from diagnose.capture.agent.interruptions import ALL, BACKWARD, COLLECTION, LOADER, OPTIMIZER, Phases
 from diagnose.trace.manifest import FailedGuard
@@ -78,6 +80,36 @@ def test_backward_passes_and_collections_are_told_while_it_is_on() -> None:
     assert torch.autograd.backward is own
     assert len(gc.callbacks) == before
     assert not some.begin(LOADER)
+
+
+class Doing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Any, act: Callable[[], None]) -> Any:
+        ctx.act = act
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        ctx.act()
+        return gradient, None
+
+
+def test_a_pass_that_raises_or_overlaps_with_one_of_another_thread_hides_no_later_one() -> None:
+    told, some, second_runs, first_is_over = list[int](), Phases(), threading.Event(), threading.Event()
+    some.on()
+    backwards.listen_to_ends(listener := lambda: told.append(1))
+    ran = lambda act: Doing.apply(torch.ones((), requires_grad=True), act).backward()  # noqa: E731
+    with pytest.raises(ZeroDivisionError):
+        ran(lambda: 1 // 0)
+    assert (some._open, told) == ([], [])
+    other = threading.Thread(target=ran, args=(lambda: (second_runs.set(), first_is_over.wait()),))
+    ran(lambda: (other.start(), second_runs.wait()))
+    first_is_over.set()
+    other.join()
+    ran(lambda: None)
+    backwards.leave(listener)
+    some.off()
+    assert len(told) == 2
 
 
 CODE = compile("def f(): pass", "/somewhere/else.py", "exec").co_consts[0]

@@ -362,8 +362,7 @@ def test_all_ranks_of_a_launcher_are_recorded_in_the_same_steps_and_ended(tmp_pa
 @pytest.mark.exhaustive
 def test_scaled_gradients_a_schedule_and_several_optimizers(tmp_path: Path) -> None:
     """Gradients of two batches a step, scaled; the scheduler wraps the optimizer's step once more. The optimizer that
-    steps most rarely makes the step.
-    """
+    steps most rarely makes the step."""
     loop = (
         'scaler = torch.amp.GradScaler("cpu")\nschedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n'
         "second = torch.optim.SGD(model.parameters(), lr=0.1)\n"

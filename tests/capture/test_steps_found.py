@@ -160,9 +160,7 @@ def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
 )
 def test_a_script_of_few_steps(tmp_path: Path, wanted: int, made: int, recorded: int) -> None:
     """15 are what --warmup 1 --steps 2 needs (the steps are steady, or waited for no longer, after five).
-
-    Of 21 and --steps 8 one begins the clock, 5 warm up, 8 are timed, 1 tells the size between 2 others: 4 are left.
-    """
+    Of 21 and --steps 8 one begins the clock, 5 warm up, 8 are timed, 1 tells the size between 2 others: 4 are left."""
     text = STEP + f"for i in range({made}):\n    step()\n"
     done = profile(tmp_path, "--warmup", 1, "--steps", wanted, "train.py", text=text)
     assert (done.code, done.rank.trace, done.rank.steps_made) == (0, "rank0.trace.json.gz", made)

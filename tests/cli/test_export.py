@@ -261,7 +261,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_earlier_export(trace: Path, 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interruption_leaves_no_half_file(tmp_path: Path, jobs: str) -> None:
     """Files are large enough for processes of their own, which are interrupted as well, as by a terminal.
-
     The first process stops where it has begun to write its first file, while the second has not got beyond its start.
     """
     for rank in range(3):

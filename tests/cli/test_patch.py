@@ -157,8 +157,7 @@ def test_a_planted_fault_is_fixed_as_its_switch_fixes_it(
     tmp_path: Path, case: str, switch: str, bad: str, good: str
 ) -> None:
     """As the case is written the value comes from its switch, and is left to the user; with the fault in its place, it
-    is patched to the text that the switch stands for. Loaders get as many workers as the diagnosis says.
-    """
+    is patched to the text that the switch stands for. Loaders get as many workers as the diagnosis says."""
     text = (CASES / case / "make.py").read_text()
     assert text.count(switch) == 1
     (tmp_path / "make.py").write_text(text)

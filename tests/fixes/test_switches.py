@@ -262,8 +262,7 @@ def test_channels_last_is_what_the_model_is_given_while_it_is_on() -> None:
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="it is a switch of glibc")
 def test_memory_that_glibc_keeps_is_not_fetched_again_and_off_all_is_as_it_was() -> None:
     """Six blocks of 8 MB, side by side: glibc moves its threshold of trimming to 16 MB, and gives 48 MB back. That are
-    11,719 pages, but for some around the blocks.
-    """
+    11,719 pages, but for some around the blocks."""
     ran = subprocess.run([sys.executable, "-c", BLOCKS], capture_output=True, text=True, check=True)
     *pages, name, mapped, trimmed = ran.stdout.split()
     before, *turned = map(int, pages)

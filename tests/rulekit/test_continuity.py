@@ -62,9 +62,7 @@ CAUSES: dict[str, Callable[[float], str]] = {
 @pytest.mark.parametrize("rule", sorted(CAUSES))
 def test_a_little_more_saves_a_little_more(rule: str) -> None:
     """From 2 % of the step to the next it saves 5 % of the step more at most, in all of its findings together.
-
-    But for the first that a rule with a larger threshold tells.
-    """
+    But for the first that a rule with a larger threshold tells."""
     saved = []
     for percent in GROWTH_PERCENT:
         said = present(facts_of(CAUSES[rule](percent)), [built_in(rule)])

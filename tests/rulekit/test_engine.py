@@ -217,6 +217,7 @@ def test_a_page_is_kept_until_its_file_changes(tmp_path: Path, monkeypatch: pyte
     assert page.read(file) == first
     file.write_text(SLOW.replace("TT01", "TT002"))
     assert page.read(file).code == "TT002"
+    assert page.read(file.parent.rename(tmp_path / "other") / file.name).family == "other"
 
 
 def test_a_page_that_cannot_be_kept_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

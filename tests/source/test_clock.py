@@ -141,9 +141,7 @@ def test_a_start_of_zero_far_before_the_rest_was_never_set(ts: list[int], lost: 
 
 def drawn(offset: float, *, waits: str = "cudaStreamSynchronize", drift: float = 0.0, count: int = 4) -> Drawing:
     """Kernels of 50 us, each 10 us after its call, and waits that return 4 us after them.
-
-    The device's clock is ahead by `offset` us and gains `drift` us from one kernel to the next.
-    """
+    The device's clock is ahead by `offset` us and gains `drift` us from one kernel to the next."""
     draw = Drawing()
     for k in range(count):
         at, ahead = 100 * k, offset + drift * k

@@ -96,9 +96,7 @@ def whole_microseconds(draw: Drawing) -> None:
 
 def outside_the_window(draw: Drawing) -> None:
     """Before 100 us: a mark, a frame, 2 ops, 2 calls, 2 kernels. After 3000 us: 9 ops, 9 calls, 10 kernels, a sync.
-
-    A window whose end no clock can tell is none.
-    """
+    A window whose end no clock can tell is none."""
     draw.span("Trace", "PyTorch Profiler (0)", 100, 3000, tid="PyTorch Profiler")
     draw.span("Trace", "PyTorch Profiler (1)", 100, 1e306, tid="PyTorch Profiler")
 

@@ -93,9 +93,7 @@ def test_calls_and_work_have_the_other_times_and_ops_lie_between(tmp_path: Path)
 
 def test_what_recording_an_op_took_is_no_time_of_its_own(tmp_path: Path) -> None:
     """Of 4 us each: half of that when it begins, half when it ends, and of these halves again half before and after.
-
-    From call to call 46 us are 14.93 until mm ends (2 of 30 us less there), 18 until add begins, 9.33 in add.
-    """
+    From call to call 46 us are 14.93 until mm ends (2 of 30 us less there), 18 until add begins, 9.33 in add."""
     ops, device = with_ops("pointwise", "pointwise"), without_ops(2)
     rank = read(tmp_path, ops, device, 20, [1000, 1050, 1100], op_ns=4000)
     (_, end), _ = times_us(rank, "aten::mm")

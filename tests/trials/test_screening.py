@@ -186,8 +186,7 @@ def test_a_training_stays_what_it_is_to_the_bit(tmp_path: Path, monkeypatch: pyt
 
 def test_a_script_that_ends_early_leaves_what_was_measured(tmp_path: Path) -> None:
     """When its optimizer is turned for the ninth time: the first pair of blocks, each made thrice, takes seven.
-    Or in the first step with the next switch, where enough is known before.
-    """
+    Or in the first step with the next switch, where enough is known before."""
     turned = "turns.append(optimizer.param_groups[0]['fused'])\n    over = sum(a != b for a, b in pairwise(turns)) > 8"
     turned += "\n    if over or loss.dtype == torch.bfloat16: break"
     text = small(after=turned).replace("import sys", "from itertools import pairwise; turns = []")

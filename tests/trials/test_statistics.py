@@ -60,10 +60,8 @@ def test_nothing_is_claimed_in_more_than_5_of_100_however_often_it_is_looked() -
 
 def test_an_interval_by_hand() -> None:
     """Mean 0.2, deviation 0.1 of three; of pairs usually sqrt(2) * 0.05 with two degrees of freedom.
-
     Together (2 * 0.005 + 2 * 0.01) / 4, with four. May it miss the truth in 4 %, then of (sqrt(31) / 0.04)^(2 / 5) =
-    7.202 the critical value is the root of 4 * 6.202 / (1 - 7.202 / 31): 5.685. Alone three do not do for 1 %.
-    """
+    7.202 the critical value is the root of 4 * 6.202 / (1 - 7.202 / 31): 5.685. Alone three do not do for 1 %."""
     half = 5.6847 * math.sqrt(0.0075) / math.sqrt(3)
     found = looks.speed_up([0.1, 0.2, 0.3], Spread(0.05, 2))
     wanted = [math.exp(0.2 - half), math.exp(0.2), math.exp(0.2 + half)]
@@ -78,10 +76,8 @@ def test_pairs_that_agree_better_than_usual_count_alone() -> None:
 
 def test_other_fixes_of_the_session_tell_how_pairs_spread_here() -> None:
     """Beforehand 2 * 0.005 with two degrees, of the session 0.0002 with one; then the pairs' 0.02 with two.
-
     Before the trial (0.01 + 0.0002) / 3 with three degrees; with it (0.0102 + 0.02) / 5. As above, 5.011 is
-    critical.
-    """
+    critical."""
     found = looks.speed_up([0.1, 0.2, 0.3], Spread(0.05, 2), [[0.4, 0.42]])
     assert math.log(found.high / found.likely) == pytest.approx(
         5.0110 * math.sqrt((0.0102 + 0.02) / 5) / math.sqrt(3), rel=1e-4

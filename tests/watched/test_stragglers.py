@@ -169,9 +169,7 @@ def of(*attempts: RunLog) -> WatchedRun:
 
 def test_what_was_trained_after_the_last_checkpoint_is_lost() -> None:
     """The first attempt ends at second 6, and the next one's first step at second 11, as it starts at 10.
-
-    The checkpoint is in the third of five seconds: 2 to 3 s are lost, 250 of 500 steps if it was in the middle.
-    """
+    The checkpoint is in the third of five seconds: 2 to 3 s are lost, 250 of 500 steps if it was in the middle."""
     found = of(attempt(0, "crashed"), attempt(10, "itself"))
     (one,) = [finding for finding in found.findings if finding.kind == "restarts"]
     saving = one.saving

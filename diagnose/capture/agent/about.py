@@ -6,7 +6,7 @@ import platform
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -59,21 +59,24 @@ def _cpus_allowed(root: Path) -> int | None:
     return min(known) if known else None
 
 
-def quotas(root: Path) -> Iterable[float]:
-    """CPUs by each quota of the process's control groups and those around them, v1 and v2; none: unlimited."""
-    for line in text_of(root / "proc/self/cgroup").splitlines() or ["0::/", "1:cpu:/"]:
+def control_groups(root: Path, kind: str) -> Iterator[tuple[Path, bool]]:
+    """Folders of the process's own group and those around it, of both versions; True with those of the first one."""
+    for line in text_of(root / "proc/self/cgroup").splitlines() or ["0::/", f"1:{kind}:/"]:
         _, kinds, own = line.split(":", 2)
-        if kinds and "cpu" not in kinds.split(","):
-            continue
-        top = root / "sys/fs/cgroup" / ("cpu" if kinds else "")
-        inner = Path(own.strip("/"))
-        for folder in (top / part for part in (inner, *inner.parents)):
-            if kinds:
-                quota = f"{text_of(folder / 'cpu.cfs_quota_us')} {text_of(folder / 'cpu.cfs_period_us')}".split()
-            else:
-                quota = text_of(folder / "cpu.max").split()
-            if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]):
-                yield int(quota[0]) / int(quota[1])
+        if not kinds or kind in kinds.split(","):
+            inner, top = Path(own.strip("/")), root / "sys/fs/cgroup" / (kind if kinds else "")
+            yield from ((top / part, bool(kinds)) for part in (inner, *inner.parents))
+
+
+def quotas(root: Path) -> Iterable[float]:
+    """CPUs by quotas of control groups, of both versions: of the own group and those around it."""
+    for folder, is_first in control_groups(root, "cpu"):
+        if is_first:
+            quota = f"{text_of(folder / 'cpu.cfs_quota_us')} {text_of(folder / 'cpu.cfs_period_us')}".split()
+        else:
+            quota = text_of(folder / "cpu.max").split()
+        if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]):
+            yield int(quota[0]) / int(quota[1])
 
 
 def versions(root: Path = Path("/")) -> dict[str, str]:

@@ -16,7 +16,9 @@ from .script_files import when_imported
 # Called when a pass begins, with the tensors that it begins at, and when one has ended. What they raise is only noted.
 _listeners: list[Callable[..., None]] = []
 _at_ends: list[Callable[..., None]] = []
-_running = False  # In a pass: what begins within it is part of it, as where activations are checkpointed.
+_at_failures: list[Callable[..., None]] = []
+_running: set[object] = set()
+"""One for each pass that goes on: what begins within another is part of it, as where activations are checkpointed."""
 _unhook: Callable[[], None] | None = None  # Puts torch's own function back; None while it is there.
 
 
@@ -26,15 +28,17 @@ def listen(listener: Callable[[list[Any]], None]) -> None:
     when_imported("torch.autograd", _hook)
 
 
-def listen_to_ends(listener: Callable[[], None]) -> None:
-    """From now on have it called after each pass that is in no other; SystemExit in it gets through to the script."""
+def listen_to_ends(listener: Callable[[], None], of_failed: bool = False) -> None:
+    """From now on have it called after each pass that is in no other; SystemExit in it gets through to the script.
+    `of_failed`: also after one that raised."""
     _at_ends.append(listener)
+    _at_failures.extend([listener] * of_failed)
     when_imported("torch.autograd", _hook)
 
 
 def leave(listener: Callable[..., None]) -> None:
     """Call it no more; it may have left before."""
-    for listeners in (_listeners, _at_ends):
+    for listeners in (_listeners, _at_ends, _at_failures):
         if listener in listeners:
             listeners.remove(listener)
     if not _listeners and not _at_ends and _unhook is not None:
@@ -43,8 +47,7 @@ def leave(listener: Callable[..., None]) -> None:
 
 def forget_all() -> None:
     """Remove all listeners, those inherited from the process that this one was forked from included."""
-    global _running
-    _running = False
+    _running.clear()
     for listener in [*_listeners, *_at_ends]:
         leave(listener)
 
@@ -72,21 +75,25 @@ def _with_listeners(original: Any) -> Callable[..., Any]:
     compile_with = compiler_switch()
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        global _running
         if torch.compiler.is_compiling():
             return original(tensors, *args, **kwargs)
-        compiler = compile_with(None)
+        compiler = compile_with(None)  # By no function of ours: it would be compiled (see compiler_switch).
         compile_with(compiler)
         if compiler:
             return original(tensors, *args, **kwargs)
         heard = not capturing()
         if heard:
             _tell(_listeners, list(tensors) if isinstance(tensors, (tuple, list)) else [tensors])
-        outermost, _running = not _running, True
+        outermost, this = not _running, object()
+        _running.add(this)
         try:
             result = original(tensors, *args, **kwargs)
+        except BaseException:
+            if outermost and heard:
+                _tell(_at_failures)
+            raise
         finally:
-            _running = not outermost
+            _running.discard(this)
         if outermost and heard:
             _tell(_at_ends)
         return result

@@ -54,7 +54,7 @@ class Turns:
             if self._foreign:
                 return False
             self._rests.clear()
-            self._thread = threading.get_ident()
+            self._thread, self.wanted = threading.get_ident(), False
         self.begun += 1
         self._ours.starting = True
         return True

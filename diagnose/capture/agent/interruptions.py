@@ -40,7 +40,7 @@ class Phases:
         self.off()
         self.in_thread, self._spent_ns = threading.get_ident(), dict.fromkeys(ALL, 0)
         backwards.listen(self._backward_begins)
-        backwards.listen_to_ends(self._backward_ended)
+        backwards.listen_to_ends(self._backward_ended, of_failed=True)
         gc.callbacks.append(self._callback)
         if "torch._dynamo" in sys.modules:
             self.leave_compiled()

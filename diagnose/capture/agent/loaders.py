@@ -102,7 +102,8 @@ class LoaderWatch:
         tried("DataLoader (on_batch)", self._on_batch)
 
     def _before_batch(self, iterator: Any) -> tuple[Loader | None, int | None]:
-        """The loader of an iterator that is about to be asked, and how many batches are ready; None: not measured."""
+        """The loader of an iterator that is about to be asked, and how many batches are ready, None without workers;
+        twice None: it is not measured."""
         if self.measuring:
             try:
                 loader = self._iterating.get(iterator)

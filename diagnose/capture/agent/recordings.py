@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from .about import control_groups
 from .alone import alone, failed, text_of, tried, uses_gpu
 from .board import Board
 from .clocks import Clock
@@ -128,17 +129,15 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Free bytes, with caches: of the machine, or of the process's control group if less. `root` has proc and sys."""
+    """Free bytes, with caches: of the machine, or of the process's control groups if less. `root` has proc and sys."""
     known = re.search(r"^MemAvailable:\s+(\d+)", text_of(root / "proc/meminfo"), re.MULTILINE)
     free = 1024 * int(known[1]) if known else 2 << 30  # Where the system does not say (chosen).
-    group = root / "sys/fs/cgroup"
-    cached = re.search(r"^inactive_file (\d+)", text_of(group / "memory.stat"), re.MULTILINE)
-    for most, now in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
+    for folder, is_first in control_groups(root, "memory"):
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if is_first else ("memory.max", "memory.current")
+        cached = re.search(r"^(?:total_)?inactive_file (\d+)", text_of(folder / "memory.stat"), re.MULTILINE)
         with suppress(ValueError):
-            free = min(free, int(text_of(group / most)) - int(text_of(group / now)) + (int(cached[1]) if cached else 0))
+            most, now = (int(text_of(folder / name)) for name in names)
+            free = min(free, most - now + (int(cached[1]) if cached else 0))
     return max(free, 0)
 
 

@@ -84,8 +84,9 @@ def job_path_sentence(diagnosis: Diagnosis) -> str:
     job = _job(diagnosis)
     hops = sum(a.rank != b.rank for a, b in pairwise(one for one in job.path_lane if one.rank is not None))
     which = "the last recorded step" if job.steps else "the recorded window"
-    times = "once" if hops == 1 else f"{hops:,} times"
-    moved = f"goes from one rank to another {times}" if hops else "stays on one rank"
+    several = len({one.rank for one in job.critical_path if one.rank is not None}) > 1
+    times = f"at least {hops:,} times" if hops > 1 else "at least once"  # Short pieces are not in the lane.
+    moved = f"goes from one rank to another {times}" if several else "stays on one rank"
     return f"The critical path of {which}, from left to right: it {moved}."
 
 

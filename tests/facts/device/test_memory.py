@@ -72,9 +72,7 @@ MB = 1_000_000
 
 def synthetic(steps: int, leaks: list[int]) -> Facts:
     """Steps of 1 ms. Each allocates 8 MB in a forward op and frees them in a backward op, and 2 MB, which are kept.
-
-    `leaks`: MB that each step keeps besides, of tensors of 1 MB.
-    """
+    `leaks`: MB that each step keeps besides, of tensors of 1 MB."""
     drawing, total = Drawing(), 100 * MB
     drawing.frame("train.py(1): main", 0, 1000 * steps)
 

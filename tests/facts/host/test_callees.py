@@ -92,9 +92,7 @@ def test_ops_that_a_log_asks_for_are_the_log_s() -> None:
 @pytest.mark.parametrize("notes_collections", [False, True])
 def test_a_detail_recording_names_what_the_device_waits_for(notes_collections: bool) -> None:
     """The device is idle from 100 to 805 us of each step, while garbage is collected, and for 12 between steps.
-
-    A collection that a call asks for is the call's, whether or not Python's own note of it was recorded.
-    """
+    A collection that a call asks for is the call's, whether or not Python's own note of it was recorded."""
     timing, detail = Drawing(), Drawing().frame("/home/me/train.py(3): main", 0, 4000)
     for at in range(0, 4000, 1000):
         for draw in (timing, detail):

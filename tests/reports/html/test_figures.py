@@ -39,10 +39,8 @@ EVIL = ("</script><b>x", "a<b>(c&d)")
 
 def training(op: str = "aten::mm") -> Drawing:
     """Three steps of 1 ms, of which the last two are used, from 950 us after their start on the host.
-
     In each the GPU waits 470 us, mostly for the loader, copies for 40 us, waits for 40 us though the work is queued,
-    computes for 400 us, and communicates for the last 100 us of that and for 50 us more.
-    """
+    computes for 400 us, and communicates for the last 100 us of that and for 50 us more."""
     draw = Drawing(deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000}])
     for number in range(3):
         at = number * 1000
