@@ -119,7 +119,7 @@ def recordings(corpus: Path) -> Iterator[Path]:
             yield path
 
 
-@pytest.mark.parametrize("sample", some_of(SAMPLES, [one for one in SAMPLES if not one.match("*_fixed")]), ids=str)
+@pytest.mark.parametrize("sample", some_of(SAMPLES, [one for one in SAMPLES if not one.match("*_fixed")][::2]), ids=str)
 def test_every_sample_obeys_them(sample: Path) -> None:
     assert broken(diagnose.analyze(sample)) == []
 

@@ -193,7 +193,7 @@ for x in loader:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", some_of(cases(), list(cases())[::5]))
+@pytest.mark.parametrize("case", some_of(cases(), list(cases())[::10]))
 def test_lines_are_those_of_the_source(case: str, tmp_path: Path) -> None:
     """Of a function that is called, where it starts is known; of the one with the loop, each line."""
     shutil.copy(FOLDER / case / "train.py", tmp_path)

@@ -23,7 +23,6 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 
-
 def step():
     model.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 10, (64,)))
@@ -129,6 +128,7 @@ def test_inference_is_recorded_by_calls_of_the_model(tmp_path: Path) -> None:
     assert (rank.steps_by, rank.ended) == ("call", "recorded")
 
 
+@pytest.mark.exhaustive
 def test_a_script_without_steps_is_told_how_to_mark_them_and_a_stretch_of_time_is_recorded(tmp_path: Path) -> None:
     text = "import torch\nx = torch.randn(256, 256)\nwhile True:\n    x = torch.tanh(x @ x)\n"
     path = script(tmp_path, text)

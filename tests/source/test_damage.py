@@ -244,7 +244,7 @@ def damaged(whole: Any, chance: random.Random) -> Any:
 def test_random_damage_leaves_a_report_or_one_sentence(tmp_path: Path, kind: str) -> None:
     """Failures of ours are raised in tests."""
     chance = random.Random(kind)
-    for _ in range(25):
+    for _ in range(15):
         path = tmp_path / "trace.json"
         if kind == "trace":
             path.write_text(json.dumps(damaged(json.loads(text()), chance)))
