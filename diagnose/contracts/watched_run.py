@@ -119,6 +119,9 @@ class RunFinding(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()  # On which it was found; the numbers are of the one that it costs most.
 
 
+LEFT_OUT = "excluded by your settings"  # Why nothing can be told by a rule that was not selected, or ignored.
+
+
 class NotFound(msgspec.Struct, frozen=True):
     """A rule by which nothing was found that is there and costs enough, or that could not tell."""
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from diagnose.contracts.watched_run import (
+    LEFT_OUT,
     RECORDED,
     Figure,
     PhaseTime,
@@ -185,6 +186,8 @@ def left_out(found: WatchedRun, rest: Sequence[RunCard]) -> Iterator[tuple[str, 
         by_why.setdefault(one.why, []).append(one.rule.replace("_", " "))
     if clean := by_why.pop("", []):
         yield "Nothing significant (< 1 % or < 1 s):", ", ".join(clean)
+    if excluded := by_why.pop(LEFT_OUT, []):
+        yield f"{LEFT_OUT.capitalize()}:", ", ".join(excluded)
     if by_why:
         yield "Not checked:", "; ".join(f"{', '.join(some)} ({why})" for why, some in by_why.items())
 

@@ -12,6 +12,7 @@ Shares: TypeAlias = "tuple[float, float, float] | None"
 """Of a time: what goes if it is fixed, low, likely and high; None: nothing tells how much of it."""
 
 UNKNOWN = (0.0, 0.5, 0.9)  # As rules have it where nothing tells what of a time is needed (DL05: our choice).
+ODDS = (0.60, 4.47)  # Of a saving against what is left, as for replayed savings of recorded steps (docs/accuracy.md).
 STANDS_OUT = 0.3  # Of what steps are longer by, from which share on a part is named (our choice).
 PART_NAMES = {
     "loader": "waiting for data",
@@ -28,6 +29,13 @@ def saved(ns: float, shares: Shares = None) -> RunSaving:
     """A saving of these shares of `ns` of the run; without shares of UNKNOWN, as an upper bound (AT_MOST)."""
     low, likely, high = (int(max(ns, 0) * one) for one in shares or UNKNOWN)
     return RunSaving(low, likely, high, RunBasis.RULE_OF_THUMB if shares else RunBasis.AT_MOST)
+
+
+def widened(low: float, likely: float, high: float) -> tuple[float, float, float]:
+    """Shares of a step that a model saves, with a range no narrower than what replayed savings were off by (ODDS)."""
+    odds = likely / max(1 - likely, 1e-9)
+    least, most = (factor * odds / (1 + factor * odds) for factor in ODDS)
+    return min(low, least), likely, max(high, most)
 
 
 def costs(

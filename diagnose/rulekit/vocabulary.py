@@ -42,7 +42,7 @@ from diagnose.replay.edits import (
 )
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import CannotTell, Check, Fires, RuleError, Silent, Verdicts, rule, run_rule
-from diagnose.rulekit.run_advice import PART_NAMES, STANDS_OUT, Shares, cost, costs, saved, sentences, times
+from diagnose.rulekit.run_advice import PART_NAMES, STANDS_OUT, Shares, cost, costs, saved, sentences, times, widened
 from diagnose.rulekit.shared_advice import (
     attended,
     avoidable,

@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Evidence, Outcome, OutcomeKind, RankedFinding
-from diagnose.contracts.watched_run import RECORDED, NotFound, RankRun, RunBasis, RunFinding, RunSaving, WatchedRun
+from diagnose.contracts.watched_run import (
+    LEFT_OUT,
+    RECORDED,
+    NotFound,
+    RankRun,
+    RunBasis,
+    RunFinding,
+    RunSaving,
+    WatchedRun,
+)
 from diagnose.facts.watched.log import OF_ALL_RANKS, RunFacts
 from diagnose.replay.saving import Basis
 from diagnose.rulekit import engine
@@ -28,8 +37,6 @@ WAITS, LOADING = "data_wait", "DL"  # A finding of a run, and how the codes of r
 Findings = tuple[tuple[RunFinding, ...], tuple[NotFound, ...]]
 """The findings, those first that would save most, and the rules by which nothing was found, with why."""
 
-
-LEFT_OUT = "excluded by your settings"
 
 _load = lru_cache(maxsize=4)(partial(engine.load, of_run=True))  # While a run goes on, its rules are asked often.
 

@@ -7,7 +7,6 @@ import gc
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from statistics import median
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, WrapperDescriptorType
 from typing import Any, NamedTuple
 
@@ -256,7 +255,7 @@ def handing(tensors: int, objects: int, size: int) -> dict[str, object]:
         if begins and sharer is not None:
             resource_sharer.stop(timeout=1.0)
     takes = zip(("handed_ns", "sending_ns"), zip(*each, strict=True), strict=True)
-    return {name: round(times * median(one)) for name, one in takes}
+    return {name: round(times * min(one)) for name, one in takes}
 
 
 def _once(tensors: int, objects: int, size: int) -> tuple[int, int]:

@@ -270,13 +270,14 @@ def _training_ns(facts: Facts, wait: Input, making_ns: float) -> float:
     used, time, known = steps(facts), optional(device_time, facts), optional(slowdown, facts)
     alone = facts.rank.context.rank.unprofiled if facts.rank.context else None
     waits = () if alone is None else alone.phases_ns.get("loader", ())
+    step_ns = used.mean_ns if known is None else known.unprofiled_ns
+    by_share_ns = max(step_ns * (1 - min(wait.waited_ns / max(used.mean_ns, 1), 1.0)), 1.0)
     if alone is None or len(waits) != len(alone.wall_ns) or not len(which := comparable(facts)):
-        step_ns = used.mean_ns if known is None else known.unprofiled_ns
-        return max(step_ns * (1 - min(wait.waited_ns / max(used.mean_ns, 1), 1.0)), 1.0)
+        return by_share_ns
     busy_ns = 0 if time is None else used.mean_ns - round_half_up(time.idle.total, used.count)
     walls_ns = np.array(alone.wall_ns)[which]
     without_ns = fmean(walls_ns) - making_ns if making_ns else fmean(walls_ns - np.array(waits)[which])
-    return float(max(without_ns, busy_ns, 1.0))
+    return float(max(without_ns, busy_ns)) if max(without_ns, busy_ns) > 0 else by_share_ns
 
 
 def _epoch_steps(rank: RankManifest, loader: Loader, whole: Epoch | None, batches: float) -> float:

@@ -29,11 +29,7 @@ def loading(run: RunFacts) -> Loading:
     seen, steps = log.loading, counted(log.windows, "step")
     if seen is None or not seen.loader.fetch_ns or not seen.steps or not steps:
         raise Missing("the log does not tell what a batch takes")
-    other_excess_ns = sum(window.excess_ns for window in log.windows)
-    if (long := optional(outliers, run)) is not None and long.part == "loader":
-        other_excess_ns = 0
-    whole_ns = total(log.windows, "step")
-    training_ns = max(whole_ns - total(log.windows, "loader") - other_excess_ns, 1) / steps
+    training_ns = max(total(log.windows, "step") - total(log.windows, "loader"), 1) / steps
     waits_ns = usual_waits_ns(run) / steps
     cpu = _cpu_share(log)
     batches = whole_batches(seen.batches / seen.steps, seen.steps)
