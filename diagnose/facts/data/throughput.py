@@ -33,6 +33,7 @@ trainings of benchmarks/loaders.json 0.15 to 0.25 (mean 0.21)."""
 NEAR = 0.05  # Share by which a step may be longer than with any number of workers, for fewer of them (our choice).
 PER_CORE = 4  # Workers for each core, at most, where making batches mostly waits (our choice).
 MOST = 16  # Workers that are advised at most, where the cores are not known (our choice).
+MOST_TRIED = 1_024  # Workers that are looked at, whatever number of cores a damaged recording names (our choice).
 SHOWN = (0, 1, 2, 4, 8)  # Numbers of workers in the table.
 
 
@@ -114,7 +115,8 @@ class Throughput(Struct, frozen=True):
         """Workers that are advised at most: as many as cores beside the training's, more if they mostly wait."""
         if self.cores is None:
             return MOST
-        return PER_CORE * self.cores if self.waiting_ns > self.computing_ns else max(self.cores - 1, 1)
+        most = PER_CORE * self.cores if self.waiting_ns > self.computing_ns else self.cores - 1
+        return min(max(most, 1), MOST_TRIED)
 
     @property
     def advised(self) -> int:

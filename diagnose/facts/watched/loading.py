@@ -27,7 +27,7 @@ def loading(run: RunFacts) -> Loading:
     """
     log = run.logs[0]
     seen, steps = log.loading, counted(log.windows, "step")
-    if seen is None or not seen.loader.fetch_ns or not seen.steps or not steps:
+    if seen is None or (seen.loader.fetch_ns or 0) <= 0 or not seen.steps or not steps:
         raise Missing("the log does not tell what a batch takes")
     training_ns = max(total(log.windows, "step") - total(log.windows, "loader"), 1) / steps
     waits_ns = usual_waits_ns(run) / steps
