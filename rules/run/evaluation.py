@@ -31,8 +31,7 @@ def evaluation(log: RunLog) -> Verdicts:
         yield RunFinding(title, told, saving, "Evaluate less often, or on a subset of the data.")
     waits = total(log.windows, "evaluation_loader")
     waits = min(waits + sum(one.get("evaluation_loader", 0) for one in (log.start, log.last)), spent)
-    change = "Use more workers (num_workers, prefetch_factor), or make batches cheaper."
-    change += " Keep the workers between evaluations: persistent_workers=True."
+    change = "Use workers that stay (num_workers, persistent_workers=True), or make batches cheaper."
     clause = f"Evaluation waits for data {share(waits, spent)} of its time"
     yield costs(log, waits, clause, "Evaluation waits for data", change, kind="evaluation_data_wait")
     yield from growing_pauses(log, "evaluation", "growing_evaluation", "Evaluation")
